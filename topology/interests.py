@@ -170,8 +170,9 @@ def from_document(document: Mapping[str, Any]) -> InterestFile:
     if not is_topic(topic):
         raise InvalidInterests(f"topic {topic!r} is not allowed by Kafka; choose another name")
     partitions = _partitions(document)
-    destinations = _destinations(document.get("destinations", []), partitions)
-    logs = [*partitions, *("+".join(to) for to in destinations)]
+    indices = {name: index for index, name in enumerate(partitions)}
+    destinations = _destinations(document.get("destinations", []), indices)
+    logs = {*partitions, *("+".join(to) for to in destinations)}
     rates, through = _rates(document.get("rates", {}), logs), _through(document, logs)
     for log, narrower in through.items():  # they are part of what the log has
         rates[log] = max(rates.get(log, 0.0), sum(narrower.values()))
@@ -185,7 +186,7 @@ def from_document(document: Mapping[str, Any]) -> InterestFile:
         topic=topic,
         partitions=partitions,
         destinations=destinations,
-        consumers=_consumers(document.get("consumer", []), partitions),
+        consumers=_consumers(document.get("consumer", []), indices),
         rates=rates,
         limits=limits,
         hosts=_hosts(document["hosts"], logs) if "hosts" in document else None,
@@ -207,16 +208,14 @@ def _partitions(document: Mapping[str, Any]) -> tuple[str, ...]:
             f"partitions is {value!r}: give a count, like 100 for P1 to P100, or a list of names, "
             f'like ["P1", "P2"]'
         )
-    names = value
-    if not names:
+    if not value:
         raise InvalidInterests("partitions is empty: name at least one partition")
-    partitions = tuple(_name(name, "partition") for name in names)
+    partitions = tuple(_name(name, "partition") for name in value)
     _refuse_twice("partition", partitions)
     return partitions
 
 
-def _destinations(value: Any, partitions: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    known = {name: index for index, name in enumerate(partitions)}
+def _destinations(value: Any, known: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
     sets = []
     for number, entry in enumerate(_list(value, "destinations"), start=1):
         to = _subset(entry, known, f"destination set number {number}")
@@ -230,8 +229,7 @@ def _destinations(value: Any, partitions: tuple[str, ...]) -> tuple[tuple[str, .
     return tuple(sets)
 
 
-def _consumers(value: Any, partitions: tuple[str, ...]) -> tuple[Interest, ...]:
-    known = {name: index for index, name in enumerate(partitions)}
+def _consumers(value: Any, known: Mapping[str, int]) -> tuple[Interest, ...]:
     if isinstance(value, dict):
         raise InvalidInterests(
             "[consumer] has single brackets: write [[consumer]] above each consumer"
@@ -253,28 +251,20 @@ def _consumers(value: Any, partitions: tuple[str, ...]) -> tuple[Interest, ...]:
     return tuple(consumers)
 
 
-def _rates(value: Any, logs: list[str]) -> dict[str, float]:
-    known = frozenset(logs)
+def _rates(value: Any, logs: set[str]) -> dict[str, float]:
     rates: dict[str, float] = {}
     for key, rate in sorted(_table(value, "rates").items()):
-        name = log_name(key.split("+"))
-        if name not in known:
-            raise InvalidInterests(f"[rates] names {key}, which is not a declared destination set")
+        name = _declared(key, logs, "rates")
         if name in rates:
             raise InvalidInterests(f"[rates] names {name} twice")
         rates[name] = read_number(rate, f"rate of {key}")
     return rates
 
 
-def _through(document: Mapping[str, Any], logs: list[str]) -> dict[str, dict[str, float]]:
+def _through(document: Mapping[str, Any], logs: set[str]) -> dict[str, dict[str, float]]:
     through = {}
     for key, narrower in sorted(_table(document.get("through", {}), "through").items()):
-        log = log_name(key.split("+"))
-        if log not in logs:
-            raise InvalidInterests(
-                f"[through] names {key}, which is not a declared destination set"
-            )
-        rates = {}
+        log, rates = _declared(key, logs, "through"), {}
         for to, rate in sorted(_table(narrower, f"through of {key}").items()):
             if not set(to.split("+")) < set(log.split("+")):
                 raise InvalidInterests(f"[through] names {to}, which is not a part of {key}")
@@ -293,7 +283,7 @@ def _limits(value: Any) -> PlanLimits:
     return PlanLimits(**limits)
 
 
-def _hosts(value: Any, logs: list[str]) -> Hosts:
+def _hosts(value: Any, logs: set[str]) -> Hosts:
     table = _table(value, "hosts")
     refuse_unknown(table, ("names", "latency", "leaders"), "[hosts]")
     names = tuple(
@@ -313,9 +303,7 @@ def _hosts(value: Any, logs: list[str]) -> Hosts:
         )
     leaders: dict[str, str] = {}
     for key, host in sorted(_table(table.get("leaders", {}), "hosts.leaders").items()):
-        log = log_name(key.split("+"))
-        if log not in logs:
-            raise InvalidInterests(f"[hosts.leaders] names {key}, which is not a declared set")
+        log = _declared(key, logs, "hosts.leaders")
         if host not in names:
             raise InvalidInterests(
                 f"[hosts.leaders] gives {key} the leader {host!r}, which hosts.names does not list"
@@ -331,6 +319,13 @@ def _required(table: Mapping[str, Any], key: str, where: str) -> Any:
     if key not in table:
         raise InvalidInterests(f"{where} has no {key!r}")
     return table[key]
+
+
+def _declared(key: str, logs: set[str], where: str) -> str:
+    log = log_name(key.split("+"))
+    if log not in logs:
+        raise InvalidInterests(f"[{where}] names {key}, which is not a declared destination set")
+    return log
 
 
 def refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:

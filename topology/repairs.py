@@ -74,7 +74,7 @@ def repairs(interests: InterestFile, kind: ChangeKind) -> tuple[tuple[Change, ..
             edges = {name: frozenset(logs) for name, logs in logs_met(file).items()}
             witness = cycle(edges)
             assert witness is not None, "an acyclic input needs no repair"
-            rest = _residue(edges.values())
+            rest = residue(edges.values())
             for change, changed in _changes(file, kind, edges, witness):
                 key = tuple(sorted({*changes, change}))
                 if key not in left and len(key) > len(changes) and steps > 0:
@@ -92,11 +92,7 @@ def _left(edges: Edges, changed: Edges, rest: Iterable[frozenset[str]]) -> int:
     """Give the size of the residue; first on the cyclic logs only, which is quick."""
     inside = frozenset().union(*rest, *changed.values())
     after = [changed.get(name, edge) for name, edge in edges.items()]
-    return sum(map(len, _residue(edge & inside for edge in after) or _residue(after)))
-
-
-def _residue(edges: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
-    return residue(edge for edge in edges if len(edge) > 1)
+    return sum(map(len, residue(edge & inside for edge in after) or residue(after)))
 
 
 def _changes(

@@ -365,7 +365,6 @@ class Consumers:
             self._stopped(seat, error)
             seat.committed = None
             seat.late = isinstance(error, Trimmed) or seat.successors > 2
-            self._judge.gives_up(seat.label)
             self._inherit(seat)
         except (TopicChanged, UnknownVersion) as error:
             self._stopped(seat, error)
@@ -394,6 +393,7 @@ class Consumers:
             self._inherit(seat)
 
     def _inherit(self, seat: Seat) -> None:
+        self._judge.gives_up(seat.label)
         seat.successors += 1
         seat.label = (seat.spec.consumer, f"{seat.spec.instance}{seat.successors}")
 

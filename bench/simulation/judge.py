@@ -21,8 +21,9 @@ from multicast.consuming.batches import Batch
 from multicast.consuming.cursor import Cursor
 from multicast.control import ControlState
 from multicast.history import History, HistoryBuilder
+from multicast.messages import MessageID
 from multicast.properties import check_all
-from multicast.verification.audit import epoch_of
+from multicast.verification.audit import epoch_at, epochs_of
 
 # A header: which producer sent the message, and its place among all that it sends.
 SENT = "sent"
@@ -85,7 +86,7 @@ class Judge:
         self._kept[label] = [each for each in kept if _place(each.after) <= _place(start)]
 
     def gives_up(self, label: Label) -> None:
-        """Note that a seat was told that what it has is lost: it agrees with nobody."""
+        """Note that a seat has no successor, or was told of a loss: it agrees with nobody."""
         self._kept.pop(label, None)
 
     def delivered(self, label: Label, batch: Batch, index: int, *, before: Cursor) -> str:
@@ -205,7 +206,7 @@ class Judge:
                 to=to,
                 outcome=outcome,
                 message_id=message_id,
-                epoch=0 if message_id is None else epoch_of(control, message_id),
+                epoch=0 if message_id is None else _epoch_of(control, message_id),
             )
         for name, interest in self._scene.interests:
             for plan in control.plans:
@@ -234,3 +235,8 @@ def judge(history: History) -> Violation | None:
     for verdict in check_all(history).violations:
         return Violation(verdict.guarantee, str(verdict.witness))
     return None
+
+
+def _epoch_of(control: ControlState, message_id: str) -> int:
+    message = MessageID.parse(message_id)
+    return epoch_at(epochs_of(control, message.log, message.life), message.offset)

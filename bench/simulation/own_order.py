@@ -18,7 +18,7 @@ from bench.simulation.writers import SimulatedProducer
 from multicast.conditional.follower import DecisionFollower
 from multicast.control import ControlState, log_partition
 from multicast.drivers.protocol import AppendOutcome
-from multicast.errors import ClusterUnreachable, EarlierPending, EarlierUnknown
+from multicast.errors import ClusterUnreachable, EarlierPending, EarlierUnknown, Truncated
 from multicast.producing.append_counts import AppendCounters
 from multicast.producing.order_follower import OrderFollower
 from multicast.producing.receipts import Route, Settlement
@@ -59,7 +59,7 @@ class _OwnOrder(SimulatedProducer):
                 routes = self._routes.values()
                 self.held[:0] = [each.exact for each in routes if each.partition == error.partition]
                 continue
-            except (EarlierPending, ClusterUnreachable) as error:
+            except (EarlierPending, ClusterUnreachable, Truncated) as error:
                 self.world.fault(f"own order: {type(error).__name__}")
                 return
             del self.held[0]

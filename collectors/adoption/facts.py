@@ -208,12 +208,11 @@ def report(facts: AdoptionFacts, plan: Plan, made: Mapping[str, str]) -> list[st
     lines += [
         "",
         "What stays: this topic with its records, settings and partitions; all producers.",
+        "What is old is ordered, too, from the first retained record of each partition on.",
+        "",
+        "What will be made:",
+        *(f"  topic {name}: {what}" for name, what in made.items()),
     ]
-    lines.append(
-        "What is old is ordered, too, from the first retained record of each partition on."
-    )
-    lines += ["", "What will be made:"]
-    lines += [f"  topic {name}: {what}" for name, what in made.items()]
     collectors = _count(len(plan.collectors), "collector")
     runs = "; run 'amcast collectors run'" if plan.collectors else ""
     lines.append(f"  {collectors}{runs}")

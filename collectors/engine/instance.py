@@ -191,7 +191,7 @@ class CollectorInstance:
             own,
             parent,
             writer=int.from_bytes(os.urandom(8), "big"),
-            clock=_clock_ms,
+            clock=lambda: time.monotonic_ns() // 1_000_000,
             limits=self._limits,
             entries=self.entries,
         )
@@ -219,7 +219,3 @@ class CollectorInstance:
 
 def _nothing() -> None:
     """Tell nobody of the end."""
-
-
-def _clock_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

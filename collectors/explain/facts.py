@@ -7,7 +7,7 @@ ahead   of a place: a log whose order is ahead of what is stored, so a reader wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -117,9 +117,7 @@ class ExplainedMessage:
 def waits(facts: ExplainedMessage) -> list[Wait]:
     """Say who waits for what, the first cause first; [] if every reader can deliver."""
     offset, log = facts.message.offset, facts.log
-    if offset < log.first:
-        return []
-    if log.has_lost(offset) and log.accepted:
+    if offset < log.first or (log.has_lost(offset) and log.accepted):
         return []
     if log.has_lost(offset):
         why = f"log {facts.message.log} has lost its messages from offset {log.lost} on"
@@ -186,7 +184,9 @@ def lines(facts: ExplainedMessage) -> list[str]:
     ]
     said += [f"  {line}" for line in _of_record(facts)]
     if facts.hops:
-        said.append(f"  {_who_orders(facts)}")
+        top = facts.hops[0].collector
+        beside = f"a ticket beside the message orders it, or else {top} does"
+        said.append(f"  {beside if facts.ticketed else f'{top} orders it once it is stored'}")
     said.append("Order:" if facts.hops else "Order: the log is its own; no collector is needed")
     said += [f"  {_of_hop(facts, hop)}" for hop in facts.hops]
     if facts.readers:
@@ -225,13 +225,6 @@ def _of_record(facts: ExplainedMessage) -> list[str]:
     return ["no record: of a transaction's end, or of one that was aborted"]
 
 
-def _who_orders(facts: ExplainedMessage) -> str:
-    top = facts.hops[0].collector
-    if facts.ticketed:
-        return f"a ticket beside the message orders it, or else {top} does"
-    return f"{top} orders it once it is stored"
-
-
 def _of_hop(facts: ExplainedMessage, hop: Hop) -> str:
     name = hop.collector if hop.parent is None else f"{hop.collector}, after {hop.parent}"
     if hop.trimmed:
@@ -253,23 +246,21 @@ def moment_of(time_ms: int) -> str:
 
 
 def _time(record: StoredRecord) -> str:
-    return "without a time" if record.timestamp_ms is None else f"made {_made(record.timestamp_ms)}"
-
-
-def _made(time_ms: int) -> str:
     """Write a record's time, which any client may have set to anything."""
+    if record.timestamp_ms is None:
+        return "without a time"
     try:
-        return moment_of(time_ms)
+        return f"made {moment_of(record.timestamp_ms)}"
     except (OverflowError, OSError, ValueError):
-        return f"at {time_ms} ms"
+        return f"made at {record.timestamp_ms} ms"
 
 
 def _state_of(facts: ExplainedMessage, reader: Subscription) -> str:
-    if facts.message.offset < facts.log.first:
+    is_lost = facts.log.has_lost(facts.message.offset)
+    if facts.message.offset < facts.log.first or (is_lost and facts.log.accepted):
         return "cannot read it any more, unless it has"
-    if facts.log.has_lost(facts.message.offset):
-        is_accepted = facts.log.accepted
-        return "cannot read it any more, unless it has" if is_accepted else "stops before it"
+    if is_lost:
+        return "stops before it"
     if facts.message.offset >= facts.log.stable:
         return "waits until it is stored"
     if facts.record is None or facts.record.kind != "message" or is_void(facts.record):
@@ -298,7 +289,6 @@ def is_void(record: StoredRecord) -> bool:
 def document(facts: ExplainedMessage) -> dict[str, Any]:
     """Give the JSON document."""
     states = {reader.name: _state_of(facts, reader) for reader in facts.readers}
-    entries: Sequence[Wait] = waits(facts)
     return {
         "schema_version": 1,
         "message_id": str(facts.message),
@@ -308,5 +298,5 @@ def document(facts: ExplainedMessage) -> dict[str, Any]:
         "hops": [asdict(hop) for hop in facts.hops],
         "consumers": states,
         "copies": [asdict(copy) for copy in facts.copies],
-        "waits": [asdict(wait) for wait in entries],
+        "waits": [asdict(wait) for wait in waits(facts)],
     }

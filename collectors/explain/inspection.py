@@ -113,9 +113,7 @@ def _log(driver: Driver, admin: Admin, log: Log, offset: int, lost: int | None) 
     first = driver.log_start_offsets([partition])[partition]
     stable = driver.last_stable_offsets([partition])[partition]
     end = driver.high_watermarks([partition])[partition]
-    said = ""
-    if stable <= offset < end:
-        said = _oldest_transaction(admin, partition)
+    said = _oldest_transaction(admin, partition) if stable <= offset < end else ""
     return LogFacts(place, first, stable, end, said, lost)
 
 
@@ -206,10 +204,9 @@ def _hop(
     point = points[-1] if points else None
     stream_place = f"{partition.topic}/{partition.partition}"
     parent = node.parent if node.parent and message.log in plan.collector(node.parent).bag else None
-    if point is None and began_with.collector(node.name).stream_first < begin:
-        return Hop(node.name, parent, stream_place, None, 0, None, trimmed=True)
+    is_gone = point is None and began_with.collector(node.name).stream_first < begin
     stream = state.opened(first_epoch, node.name, point)
-    if stream.state.positions[number] > message.offset:  # older than this stream
+    if is_gone or stream.state.positions[number] > message.offset:  # older than this stream
         return Hop(node.name, parent, stream_place, None, 0, None, trimmed=True)
     place, last_ms = _place(driver, stream, end, log=number, offset=message.offset, ends=ends)
     ordered_to = stream.state.positions[number]
@@ -244,11 +241,6 @@ def _by(stream: OrderStream, record: Record, log: int) -> str:
 
 def _ahead(stream: OrderStream, ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """Give the logs that are ordered further than they are stored."""
-    names = {
-        stream.plan.logs[number].name: next_ for number, next_ in stream.state.positions.items()
-    }
-    return {
-        name: (ends[name], position)
-        for name, position in names.items()
-        if name in ends and position > ends[name]
-    }
+    logs = stream.plan.logs
+    names = {logs[number].name: next_ for number, next_ in stream.state.positions.items()}
+    return {name: (ends[name], at) for name, at in names.items() if at > ends.get(name, at)}

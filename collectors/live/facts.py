@@ -115,7 +115,6 @@ class LivePicture:
     """
 
     plan: Plan
-    begun_epoch: int
     epoch_ms: int
     collectors: dict[str, CollectorView]
     ends: dict[str, int] = field(default_factory=dict)
@@ -193,8 +192,7 @@ class LivePicture:
                 self.event(now_ms, f"{name} is run by another process now", view.state)
             view.process, view.changed_ms = reported.process, now_ms
         if state is not view.state:
-            passing = {state, view.state} <= {State.STARTING, State.UP}
-            if not passing:
+            if not {state, view.state} <= {State.STARTING, State.UP}:
                 text = f"{name} is {state}" + (f": {sentence}" if sentence else "")
                 self.event(now_ms, text, state)
             view.state, view.changed_ms = state, now_ms
@@ -223,16 +221,12 @@ class LivePicture:
         }
 
 
-def begun(plan: Plan, begun_epoch: int, now_ms: int, before: LivePicture | None) -> LivePicture:
+def begun(plan: Plan, now_ms: int, before: LivePicture | None) -> LivePicture:
     """Begin the picture of a plan; what was known of a collector of the same name is kept."""
     known = {} if before is None else before.collectors
     names = [node.name for node in plan.collectors]
-    picture = LivePicture(
-        plan,
-        begun_epoch,
-        now_ms,
-        {name: known.get(name, CollectorView(changed_ms=now_ms)) for name in names},
-    )
+    views = {name: known.get(name, CollectorView(changed_ms=now_ms)) for name in names}
+    picture = LivePicture(plan, now_ms, views)
     if before is not None:
         picture.events, picture.check = before.events, before.check
         picture.cluster = before.cluster
@@ -250,7 +244,6 @@ def layout(picture: LivePicture) -> dict[str, Any]:
     return {
         "topic": plan.topic,
         "epoch": plan.epoch,
-        "begun": picture.begun_epoch,
         "since": picture.epoch_ms,
         "collectors": [
             {

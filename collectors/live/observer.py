@@ -150,7 +150,7 @@ class Observer:
                     reader.add({each: stream.offset_next for each, stream in self._streams.items()})
                     self._catch_up(reader)
                     with self._drawing:
-                        self.picture = begun(plan, plan.epoch, now_ms(), self.picture)
+                        self.picture = begun(plan, now_ms(), self.picture)
                 assert self.picture is not None
                 self.state = state.copy()
                 self._tick(self.picture, state)

@@ -95,16 +95,14 @@ class Timeline:
             rows = [row for row in self._rows if row.number >= number]
         now, words = time.monotonic(), words.casefold()
         for place, row in enumerate(rows):
-            if now - row.taken < _ORDERED_S and self._is_awaited(row):
+            is_log = row.read_from.startswith(SINGLE_LOG)
+            is_late = now - row.taken >= _ORDERED_S
+            if not (is_late or is_log or self._observer.runs.of(row.log, row.offset)):
                 rows = rows[:place]
                 break
         following = rows[-1].number + 1 if rows else number
         chosen = [row for row in rows if not words or row.matches(words)]
         return [self._shown(row) for row in chosen[-rows_max:]], following
-
-    def _is_awaited(self, row: TimelineRow) -> bool:
-        is_log = row.read_from.startswith(SINGLE_LOG)
-        return not is_log and self._observer.runs.of(row.log, row.offset) is None
 
     def close(self) -> None:
         """End the thread."""

@@ -24,12 +24,13 @@ from typing import IO, Annotated
 import typer
 
 from multicast.cli.options import Bootstrap, DriverName, Topic, partitions_of
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.drivers import open_driver
 from multicast.errors import UsageError
 from multicast.history import LINE_BYTES_MAX, History, HistoryBuilder, HistoryError, read
 from multicast.properties import OrderViolation, Report, Verdict, check_all
 from multicast.settings import settings
-from multicast.verification.from_cluster import ReplayedConsumer, replayed
+from multicast.verification.from_cluster import replayed
 from topology.output import Output, OutputOption
 from topology.tree import InvalidPlan, Plan
 
@@ -91,11 +92,8 @@ def verify(
     --history; or, with --name and --interest, replayed from a running system. The whole history is
     held in memory, without payloads.
     """
-    consumers = [ReplayedConsumer(consumer, None) for consumer in name or ()]
-    consumers += [
-        ReplayedConsumer(None, tuple(sorted(set(partitions_of(partitions)))))
-        for partitions in interest or ()
-    ]
+    consumers = [SubscriptionRequest.of(consumer, None) for consumer in name or ()]
+    consumers += [SubscriptionRequest.of(None, partitions_of(each)) for each in interest or ()]
     if bool(files) == bool(consumers):
         raise UsageError(
             "name the histories to verify (- for stdin), or consumers of a running system "

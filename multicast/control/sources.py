@@ -130,13 +130,7 @@ def single_log_end(
     log: str,
 ) -> int | None:
     """Give where an epoch of a single-log subscription ends; None while that is not known."""
-    if epoch not in ends:
-        return None
-    end = ends[epoch][log]
-    if is_cut(epoch, log):
-        return end
-    start = single_log_start(ends, markers, is_cut, epoch, log) or 0
-    return max(start, end, markers.get(epoch, {}).get(log, 0))
+    return single_log_start(ends, markers, is_cut, epoch + 1, log) if epoch in ends else None
 
 
 def single_log_start(

@@ -40,9 +40,7 @@ _PORTS = range(15_000, 32_000)  # below Linux's ephemeral ports: no outgoing con
 META = "meta.properties"  # of a data directory: which broker of which cluster it belongs to
 _POLL_S = 0.03  # between two attempts to connect; the end of a broker ends the wait at once
 _ADMIN_TIMEOUT_S = 3.0  # for an answer of a broker on the same machine, which takes milliseconds
-_ENDING_S = (
-    0.1  # between two looks at what a stopping broker has closed; its end is noticed at once
-)
+_ENDING_S = 0.1  # between two looks at what a stopping broker has closed; its end ends the wait
 _CLOSED_GRACE_S = 0.5  # after its logs are closed a broker has nothing to lose
 _KILLED_TIMEOUT_S = 10.0  # SIGKILL takes milliseconds, unless the process waits for a disk
 

@@ -288,12 +288,11 @@ class LocalCluster:
         """Freeze a broker (SIGSTOP): its connections stay open, but it does not answer."""
         state = self._signal(broker_id, signal.SIGSTOP)
         # All its threads must stop; no event reports this to another process.
-        looks, pause = 0, threading.Event()
-        while state.broker(broker_id).state(token=state.token) == "running":
-            looks += 1
-            if looks > _PAUSE_LOOKS_MAX:
-                raise TimedOut(f"broker {broker_id} still runs after SIGSTOP")
-            pause.wait(_PAUSE_LOOK_S)
+        for _ in range(_PAUSE_LOOKS_MAX):
+            if state.broker(broker_id).state(token=state.token) != "running":
+                return
+            threading.Event().wait(_PAUSE_LOOK_S)
+        raise TimedOut(f"broker {broker_id} still runs after SIGSTOP")
 
     def resume(self, broker_id: int) -> None:
         """Continue a paused broker."""

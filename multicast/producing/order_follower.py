@@ -37,6 +37,7 @@ from multicast.producing.own_order import OrderView
 _CONTROL_EVERY_S = 0.2
 # And how often for its end: where it has lost its end, a loss may be stated below what was read.
 _END_EVERY_S = 5.0
+_ANSWER_S = 1.0  # a broker that is away holds up no other log's receipts for longer
 _POLL_S = 0.5  # one wait for order records; `close` wakes it
 _RETRY_S = 1.0  # before the next attempt after an outage; a producer's user notices no shorter one
 # The same after an error that does not pass by itself. An attempt may read a stream from its start,
@@ -82,9 +83,7 @@ class OrderFollower:
         the follower is closed, and an error that keeps it from reading and does not pass by itself.
         """
         deadline = self._clock.monotonic() + timeout_s
-        if self._thread is None:
-            # What is known may be an error, or of an epoch that has ended: a thread would go on.
-            self._follow(0.0)
+        self.wait_moved(self.moves, 0.0)
         while True:
             moves = self.moves
             if self.is_ordered(log, offset):
@@ -95,7 +94,11 @@ class OrderFollower:
             self.wait_moved(moves, remaining)
 
     def wait_moved(self, moves: int, timeout_s: float) -> None:
-        """Wait until `moves` is another number, for at most `timeout_s` seconds; perhaps less."""
+        """Wait until `moves` is another number, for at most `timeout_s` seconds; perhaps less.
+
+        Who waits calls it first for 0 s: what is known may be an error, or of an epoch that has
+        ended, and without a thread nobody else goes on.
+        """
         if self._thread is None:
             self._follow(min(timeout_s, _POLL_S))
         else:
@@ -254,11 +257,15 @@ class OrderFollower:
         ):
             return
         self._control_due = now + _CONTROL_EVERY_S
+        self._learn(now)
+
+    def _learn(self, now: float) -> None:
+        """Take what the control topics say; leave the epoch if another one is to be read."""
         assert self._control is not None
         if now >= self._end_due:
             self._end_due = now + _END_EVERY_S
             with suppress(ClusterUnreachable):  # it asks again
-                self._control.refresh()
+                self._control.refresh(_ANSWER_S)
         state = self._control.follow(0.0)
         self.lost.learn(state)
         for stream in self._streams.values():

@@ -141,6 +141,7 @@ class SendingOrder:
         if earlier.log == log.name:
             return earlier.offset + 1 if earlier.life == log.life else 0
         follower = self._settlement.follower()
+        follower.wait_moved(follower.moves, 0.0)
         while True:
             moves, view = follower.moves, follower.view()
             bound = None

@@ -37,8 +37,6 @@ from multicast.producing.ticket_book import TicketBook
 
 _log = logging.getLogger("amcast.tickets")
 
-Done = Callable[[AppendOutcome], None]
-
 
 class _Sent(NamedTuple):
     place: TicketPlace | None  # None: no ticket counts them

@@ -12,8 +12,9 @@ cursor b, complete: no later batch has a smaller position.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +35,7 @@ from multicast.errors import TopicChanged, Trimmed, UncoveredInterest, UsageErro
 from multicast.tables.arrow import COLUMNS, record_batch, schema
 from multicast.tables.between import between
 from multicast.tables.options import TableOptions, table_options
-from multicast.tables.order_walk import OrderWalk, Piece
+from multicast.tables.order_walk import OrderWalk, Piece, Where
 from multicast.tables.slices import Slice, read, slices, tasks
 
 FORMAT = "amcast"
@@ -92,6 +93,14 @@ def _partitions(options: TableOptions, pieces: Sequence[Piece]) -> list[InputPar
     return [SlicePartition(group) for group in tasks(parts, options.slice_offsets)]
 
 
+def _between(
+    options: TableOptions, driver: Driver, start: Where, until: Cursor | datetime | None
+) -> list[InputPartition]:
+    topic, request, timeout_s = options.topic, options.request, options.timeout_s
+    pieces = between(driver, topic, request, start, until, timeout_s=timeout_s)
+    return _partitions(options, pieces)
+
+
 def _read(options: TableOptions, partition: InputPartition | None) -> Iterator[Any]:
     """Read a task's slices; runs in Spark's workers. None: Spark's sign of an empty table."""
     if not isinstance(partition, SlicePartition):
@@ -110,15 +119,7 @@ class _TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         with closing(_open(options, _PLANNER)) as driver:
-            pieces = between(
-                driver,
-                options.topic,
-                options.request,
-                options.start,
-                options.until,
-                timeout_s=options.timeout_s,
-            )
-        return _partitions(options, pieces)
+            return _between(options, driver, options.start, options.until)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(self._options, partition)
@@ -209,15 +210,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._from(end)
         if first == last:
             return []
-        pieces = between(
-            self._opened(),
-            options.topic,
-            options.request,
-            first,
-            last,
-            timeout_s=options.timeout_s,
-        )
-        return _partitions(options, pieces)
+        return _between(options, self._opened(), first, last)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read a task's slices, in a worker."""
@@ -245,8 +238,13 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             walk = OrderWalk(self._opened(), options.topic, options.request, options.start)
             self._initial = _offset(walk)
         else:
-            with _advised():
+            try:
                 walk = self._resumed(offset)
+            except (UsageError, Trimmed, TopicChanged) as error:
+                raise type(error)(
+                    f"this query cannot go on where its checkpoint says: {error}; with a new "
+                    f"checkpointLocation it begins at startingOffsets or startingTimestamp"
+                ) from error
         self._ahead = _Ahead(_offset(walk), walk)
         return self._ahead
 
@@ -258,18 +256,6 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             walk.close()
             raise UsageError(f"cursor {cursor} is of another interest")
         return walk
-
-
-@contextmanager
-def _advised() -> Iterator[None]:
-    """Add to an error about a checkpoint what to do."""
-    try:
-        yield
-    except (UsageError, Trimmed, TopicChanged) as error:
-        raise type(error)(
-            f"this query cannot go on where its checkpoint says: {error}; with a new "
-            f"checkpointLocation it begins at startingOffsets or startingTimestamp"
-        ) from error
 
 
 def _offset(walk: OrderWalk) -> dict[str, str]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multicast.consuming.cursor import interest_digest
-from multicast.drivers.protocol import Headers, Record
+from multicast.drivers.protocol import Record
 from multicast.drivers.record_columns import Parts, RecordColumns
 from multicast.messages import reserved
 from multicast.tables.slices import Rows, Slice
@@ -119,12 +119,13 @@ def _fields(records: Sequence[Record], types: Mapping[str, Any]) -> tuple[Any, .
             _no_headers(len(records), types["headers"]),
         )
     offsets, values, keys, headers, stamps, _ = zip(*records, strict=True)
+    own = [[pair for pair in each if not reserved(pair[0])] for each in headers]
     return (
         pa.array(offsets, pa.int64()),
         pa.array(stamps, pa.int64()),
         pa.array(keys, pa.binary()),
         pa.array(values, pa.binary()),
-        pa.array([_own(each) for each in headers], types["headers"]),
+        pa.array(own, types["headers"]),
     )
 
 
@@ -133,10 +134,6 @@ def _no_headers(count: int, kind: Any) -> Any:
     return pa.ListArray.from_arrays(
         pa.array(np.zeros(count + 1, np.int32)), pa.array([], kind.value_type)
     )
-
-
-def _own(headers: Headers) -> list[tuple[str, bytes | None]]:
-    return [pair for pair in headers if not reserved(pair[0])]
 
 
 def _pieces(raw: bytes, parts: Parts) -> Any:

@@ -125,12 +125,6 @@ class AuditCollector:
             self._builder.end(consumer=seat, instance=instance, late=late)
 
 
-def epoch_of(control: ControlState, message_id: str) -> int:
-    """Give the epoch of a message, by its ID as text."""
-    message = MessageID.parse(message_id)
-    return epoch_at(epochs_of(control, message.log, message.life), message.offset)
-
-
 def epoch_at(epochs: Iterable[tuple[int | None, int]], offset: int) -> int:
     """Give the epoch of an offset, from what `epochs_of` gives."""
     return next(epoch for below, epoch in epochs if below is None or offset < below)

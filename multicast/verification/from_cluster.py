@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.ends import end_now
@@ -26,50 +25,31 @@ REPLAYS = 2  # the guarantee "replay" compares two readings of one consumer; mor
 QUIET_S = 30.0  # as `Consumer.until_end`: it outlives the failover of a broker
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedConsumer:
-    """A consumer whose deliveries are replayed: by its name in the plan, or by an interest."""
-
-    name: str | None
-    interest: tuple[str, ...] | None
-
-    @property
-    def label(self) -> str:
-        """The consumer's name in the history."""
-        return self.name or ",".join(self.interest or ())
-
-
 def replayed(
-    driver: Driver,
-    topic: str,
-    seats: Sequence[ReplayedConsumer],
-    *,
-    replays: int = REPLAYS,
-    timeout_s: float = QUIET_S,
+    driver: Driver, topic: str, seats: Sequence[SubscriptionRequest], *, timeout_s: float = QUIET_S
 ) -> History:
     """Replay each consumer from its earliest position up to the present ends of the logs.
 
-    Each is replayed `replays` times. The end is taken once, over all epochs, for all consumers and
+    Each is replayed `REPLAYS` times. The end is taken once, over all epochs, for all consumers and
     for the messages taken as multicast (`multicast/verification/audit.py`). Raises `TimedOut` if no
     message came for `timeout_s` seconds before the end.
     """
     with closing(ControlReader(driver, topic)) as control:
         audit = AuditCollector(end_now(driver, control))
         for seat in seats:
-            request = SubscriptionRequest.of(seat.name, seat.interest)
-            for number in range(replays):
-                consumer = Consumer(
+            label = seat.name or ",".join(seat.interest or ())
+            for number in range(REPLAYS):
+                with Consumer(
                     topic=topic,
                     name=seat.name,
                     interest=seat.interest,
                     committed=False,
                     driver=driver,
-                )
-                with consumer:
-                    audit.begins(seat.label, request, consumer.position.epoch)
+                ) as consumer:
+                    audit.begins(label, seat, consumer.position.epoch)
                     for batch in consumer.until_end(timeout=timeout_s, end=audit.end):
-                        audit.delivered(seat.label, str(number + 1), batch)
-                    audit.ended(seat.label, str(number + 1), late=bool(consumer.omitted))
+                        audit.delivered(label, str(number + 1), batch)
+                    audit.ended(label, str(number + 1), late=bool(consumer.omitted))
         state = control.refresh()
         for log in state.plan(audit.end.epoch).logs:
             read_messages(driver, state, log, audit, timeout_s)

@@ -36,13 +36,9 @@ class Observe(Protocol):
         """Return what to call with each batch; `earliest`: it begins at its earliest position."""
 
 
-def _ignore(_: Batch, __: Sequence[Record]) -> None:
-    """Ignore what is handed out."""
-
-
 def _nobody(_: SubscriptionRequest, __: Cursor, /, *, earliest: bool, at_end: AtEnd) -> HandedOut:
     del earliest, at_end
-    return _ignore
+    return lambda _batch, _records: None
 
 
 def observer_of(driver: object) -> Observe:

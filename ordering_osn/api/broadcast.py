@@ -112,7 +112,9 @@ class AnsweredStream:
                 task = asyncio.create_task(self._submit(message))
                 self._open.append((task, len(message)))
                 self._changed.set()
-                if self._waits(message):
+                waits = self._waits(message)
+                del message  # BEFORE all waiting: a client may not send for hours
+                if waits:
                     await asyncio.wait({task})
                 while len(self._open) >= IN_FLIGHT_MAX or self._bytes > IN_FLIGHT_BYTES_MAX:
                     self._changed.clear()

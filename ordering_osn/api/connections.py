@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Collection
 from contextlib import suppress
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from urllib.parse import unquote
 
 from ordering_osn.api.metrics import Metrics
@@ -77,6 +77,4 @@ def _end_of(host: str, port: str | int) -> tuple[str, int]:
     """Give address and port of one end, as gRPC or the kernel writes it, in one form."""
     # Without the zone of a link's own address, which the kernel does not name.
     address = ip_address(unquote(host).strip("[]").partition("%")[0])
-    if isinstance(address, IPv6Address):
-        return str(address.ipv4_mapped or address), int(port)
-    return str(address), int(port)
+    return str(getattr(address, "ipv4_mapped", None) or address), int(port)

@@ -56,17 +56,13 @@ class _Tail:
         self.channel = channel
         self._loop = asyncio.get_running_loop()
         self._wake_is_due = False
-        self._event = asyncio.Event()
+        self.next_change = asyncio.Event()  # which sets it; take it BEFORE reading the chain
         self.unwatch = channel.watch(self._schedule_wake)
-
-    def next_change(self) -> asyncio.Event:
-        """Return the event that the next change sets. Take it BEFORE reading the chain."""
-        return self._event
 
     def wake(self) -> None:
         """Wake all waiting streams; on the event loop."""
         self._wake_is_due = False
-        event, self._event = self._event, asyncio.Event()
+        event, self.next_change = self.next_change, asyncio.Event()
         event.set()
 
     def _schedule_wake(self) -> None:
@@ -136,6 +132,7 @@ class Deliver:
         try:
             while (raw := await stream.read()) is not None:
                 status, why = await self._request(stream, raw, tls_hash)
+                del raw  # too large a one, perhaps: the client may not read for minutes
                 await stream.write(status_answer(status))
                 if status != Status.SUCCESS:
                     return why
@@ -184,7 +181,7 @@ class Deliver:
         seek = Seek(info, base=ledger.base, height=ledger.height)
         tail = self._tail(channel)
         while True:
-            change = tail.next_change()
+            change = tail.next_change
             self._check_up(channel, strict=strict)
             number = seek.next(ledger.height)
             if number is None:

@@ -218,19 +218,21 @@ class Server:
         self._channels, self.tls, self._clock = channels, tls, clock
         self._in_force: list[Any] = []  # the TLS files, and all authorities
         self._metrics = metrics or Metrics()
-        self._streams_max = streams_max
-        self._streams = streams or ClientStreams()
+        self._streams_max, self._streams = streams_max, streams or ClientStreams()
         self._mutual = bool(tls and tls.authorities)
 
     async def start(self) -> None:
         """Listen; raises `UsageError` where the address or the TLS files cannot be used."""
         self._deliver = Deliver(self._channels, metrics=self._metrics, clock=self._clock)
         self._deliver_multi = DeliverMulti(self._channels, clock=self._clock)
-        self._channels.received_max = self._received_bytes_max()
+        channels = filter(None, map(self._channels.get, self._channels.names()))
+        largest = (each.config.parameters.bytes_absolute for each in channels)
+        received_max = min(max((_RECEIVED_BYTES_MIN, *largest)) + _AROUND_BYTES, MESSAGE_BYTES_MAX)
+        self._channels.received_max = received_max
         self._server = aio.server(
             options=[
                 *_SERVER_OPTIONS,
-                *sizes(self._channels.received_max),
+                *sizes(received_max),
                 # Streams that arrive all at once wait for their turn; by default gRPC refuses some
                 # of them at random above one thousand.
                 ("grpc.server.max_pending_requests", self._streams_max),
@@ -250,7 +252,7 @@ class Server:
                 "BroadcastMulti": partial(serve_bundles, self._channels),
                 "Status": partial(self._answer, bundle_status),
                 "LogEnd": partial(self._answer, log_end),
-                "DeliverMulti": self._serve_multi,
+                "DeliverMulti": lambda stream: self._deliver_multi.serve(stream, stream.tls_hash),
             },
         }
         self._server.add_generic_rpc_handlers(
@@ -292,11 +294,6 @@ class Server:
         await self._server.stop(grace_s)
         await self._deliver_multi.ended()
 
-    def _received_bytes_max(self) -> int:
-        channels = (self._channels.get(name) for name in self._channels.names())
-        largest = (each.config.parameters.bytes_absolute for each in channels if each is not None)
-        return min(max((_RECEIVED_BYTES_MIN, *largest)) + _AROUND_BYTES, MESSAGE_BYTES_MAX)
-
     def renew(self, tls: TlsFiles) -> None:
         """Use these for connections from now on; raises `UsageError` if gRPC cannot use them.
 
@@ -336,11 +333,6 @@ class Server:
             [(tls.key, tls.certificate)], root_certificates=authorities
         )
 
-    async def _serve_multi(self, stream: _Stream) -> None:
-        request = await stream.read()
-        if request is not None:
-            await self._deliver_multi.serve(stream, request, stream.tls_hash)
-
     async def _deliver_stream(self, stream: _Stream) -> None:
         why = await self._deliver.serve(stream, stream.tls_hash)
         if why:
@@ -354,6 +346,7 @@ class Server:
             answered = await answer(
                 self._channels, request, now=self._clock(), tls_hash=stream.tls_hash
             )
+            del request  # too large a one, perhaps: the client may not read for minutes
             await stream.write(answered)
 
     async def _serve(self, service: str, method: str, serve: _Serve, _: Any, context: Any) -> None:

@@ -69,13 +69,6 @@ class SendWindow:
             else:
                 _subtract(self._stalled, party, size)
 
-    def _fits_share(self, party: Party, size: int) -> bool:
-        share = self._shares.get(party, 0)
-        return share == 0 or share + size <= self._share_max
-
-    def _has_space(self, size: int) -> bool:
-        return self._bytes == 0 or self._bytes + size <= self._bytes_max
-
     async def _wait_for_space(self, party: Party, size: int) -> None:
         self._refuse_stalled(party)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -120,9 +113,9 @@ class SendWindow:
             for party, queue in self._waiting.items():
                 while queue and queue[0][1].cancelled():
                     queue.popleft()
-                if queue and not self._fits_share(party, queue[0][0]):
+                if queue and not _fits(queue[0][0], self._shares.get(party, 0), self._share_max):
                     continue
-                if queue and not self._has_space(queue[0][0]):
+                if queue and not _fits(queue[0][0], self._bytes, self._bytes_max):
                     return
                 break
             else:
@@ -135,6 +128,10 @@ class SendWindow:
                 turn.set_result(None)
                 if queue:
                     self._waiting[party] = queue  # behind the others
+
+
+def _fits(size: int, held: int, most: int) -> bool:
+    return held == 0 or held + size <= most
 
 
 def _subtract(sizes: Counter[Party], party: Party, size: int) -> None:

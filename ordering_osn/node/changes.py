@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -24,10 +24,8 @@ class ChangeEvent(asyncio.Event):
 
     def set_from_any_thread(self) -> None:
         """Wake the waiter; does nothing where its loop is closed."""
-        try:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
             self._made_on.call_soon_threadsafe(self.set)
-        except RuntimeError:  # the loop is closed: nobody waits
-            return
 
 
 class Changes(Generic[Key]):

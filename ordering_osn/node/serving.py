@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import resource
@@ -64,6 +65,7 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
 
     SIGHUP: all files of the options are read anew at once.
     """
+    share_freed_memory()
     _allow_open_files()
     loop, over, renew = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     handlers = {signal.SIGTERM: over, signal.SIGINT: over, signal.SIGHUP: renew}
@@ -126,6 +128,15 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
         gc.collect()
         gc.freeze()
         await over.wait()
+
+
+def share_freed_memory() -> None:
+    """Have all threads take memory from one place; call it BEFORE they begin.
+
+    glibc gives threads their own, and what is freed there serves no others: 80 MB of a flood.
+    """
+    with contextlib.suppress(AttributeError):  # other systems have no such places
+        ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX
 
 
 def _allow_open_files() -> None:

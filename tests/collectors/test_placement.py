@@ -76,6 +76,16 @@ def test_a_standby_waits_for_its_patience_acts_and_steps_back_for_another_writer
     assert not log.cores[0].void
 
 
+def test_a_standby_that_waits_is_not_set_back_by_what_others_state():
+    log = Instances(2, patience_s=1.0)
+    log.ends(1)
+    for now in (10.0, 10.5, 11.0):
+        assert not log.roles[1].acting
+        log.roles[1].step_back()  # at each change of the control topics
+        log.turn(1, now)
+    assert log.roles[1].acting
+
+
 @pytest.mark.parametrize("advertised", [False, True])
 def test_the_successor_of_one_that_has_ended_acts_at_once_until_another_has_advertised_itself(
     advertised,

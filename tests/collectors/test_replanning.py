@@ -16,11 +16,12 @@ from collectors.reconfiguration import apply as apply_module
 from collectors.reconfiguration import drain
 from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import ControlReader
 from multicast.drivers.kafka import Admin
 from multicast.errors import AmcastError, Conflict
 from multicast.properties import check_all
-from multicast.verification.from_cluster import ReplayedConsumer, replayed
+from multicast.verification.from_cluster import replayed
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, amcast, until
 from topology.changes import with_kept_names, with_running_logs
@@ -127,9 +128,8 @@ class Load:
 
 
 def judged(system, *names):
-    report = check_all(
-        replayed(system.driver, system.topic, [ReplayedConsumer(name, None) for name in names])
-    )
+    seats = [SubscriptionRequest.of(name, None) for name in names]
+    report = check_all(replayed(system.driver, system.topic, seats))
     assert not report.violations, [str(violation.witness) for violation in report.violations]
     return report
 

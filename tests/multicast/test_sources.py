@@ -56,29 +56,19 @@ def test_an_epoch_has_begun_once_all_before_have_ended_and_a_log_begins_where_it
     assert (starts["P1"], starts["P2"], starts["P3"]) == (7, 6, plan.log("P3").first)
 
 
-def test_a_single_log_consumer_reads_to_the_marker_where_a_stream_froze_before_it():
-    ends, markers = {1: {"P1": 5}}, {1: {"P1": 8}}
-
-    def never(epoch, log):  # noqa: ARG001
-        return False
-
-    assert single_log_end(ends, markers, never, 1, "P1") == 8
-    assert single_log_start(ends, markers, never, 2, "P1") == 8
-    assert single_log_end(ends, markers, never, 2, "P1") is None
-    assert single_log_start(ends, markers, never, 1, "P1") is None
-
-
-def test_a_single_log_consumer_never_goes_back_but_where_a_loss_was_accepted():
+def test_a_single_log_consumer_reads_to_the_marker_and_goes_back_only_where_a_loss_was_accepted():
     ends = {1: {"P1": 7}, 2: {"P1": 8}, 3: {"P1": 12}}
-    markers = {1: {"P1": 9}, 2: {}}
+    markers = {1: {"P1": 9}, 2: {}}  # in epoch 1 a stream froze before the marker
 
     def spans(is_cut):
         log = ends, markers, is_cut
-        return [(single_log_start(*log, e, "P1"), single_log_end(*log, e, "P1")) for e in (2, 3)]
+        of = range(1, 5)
+        return [(single_log_start(*log, e, "P1"), single_log_end(*log, e, "P1")) for e in of]
 
-    assert spans(lambda *_: False) == [(9, 9), (9, 12)]  # nothing of epoch 2, no offset twice
-    assert spans(lambda epoch, _: epoch == 1) == [(7, 8), (8, 12)]
-    assert spans(lambda epoch, _: epoch == 2) == [(9, 8), (8, 12)]
+    never = spans(lambda *_: False)
+    assert never == [(None, 9), (9, 9), (9, 12), (12, None)]  # of epoch 2 nothing, nothing twice
+    assert spans(lambda epoch, _: epoch == 1) == [(None, 7), (7, 8), (8, 12), (12, None)]
+    assert spans(lambda epoch, _: epoch == 2) == [(None, 9), (9, 8), (8, 12), (12, None)]
 
 
 def test_a_log_that_is_read_alone_may_be_kept_from_a_plan_before_some_partitions_existed():

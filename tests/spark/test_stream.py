@@ -102,7 +102,7 @@ def test_a_checkpoint_of_another_interest_or_of_a_topic_that_is_gone_is_refused(
         closed.callback((narrow := opened(topic, "P1,P3")).stop)
         checkpoint = narrow.latestOffset()
         for where, interest, message in (
-            (topic, "P1,P2,P3", "is of another interest"),
+            (topic, "P1,P2,P3", "of another interest"),
             (recreated, "P1,P3", "is not the one that was read before"),
         ):
             # Test: the same offset is given to both methods that take one.

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
 from bench.harness.acyclic_interests import grouped, paths
 from tests.running.parts import sample
-from tests.topology.test_optimal import random_file
-from topology.interests import InterestFile, PlanLimits
+from tests.topology.test_optimal import NO_LIMITS, measures, random_file
+from topology.interests import PlanLimits
 from topology.planner import heuristic
 from topology.planner.annealing import FAR_OFF, settled
-from topology.planner.cost import Measure, TreeNode
+from topology.planner.cost import TreeNode
 from topology.planner.exact import SearchState, best_choices, choices
 from topology.planner.heuristic import Annealing, constructed, gathered
-from topology.planner.reduction import reduced
 
 LIMITS = {
-    "none": PlanLimits(),
+    "none": NO_LIMITS,
     "levels": PlanLimits(levels_max=4),
     "load": PlanLimits(collector_rate_wanted=15.0),
 }
-
-
-def measures(file: InterestFile, limits: PlanLimits, phi: float = 10.0) -> list[Measure]:
-    problem = reduced(replace(file, limits=limits))
-    return [
-        Measure(part, rates=problem.rates, weights=problem.weights, phi=phi, limits=limits)
-        for part in problem.components
-    ]
 
 
 def searches(seed: int, limits: PlanLimits, phi: float = 10.0, count: int = 9) -> list[Annealing]:
@@ -126,7 +116,7 @@ def test_the_annealed_tree_of_six_interests_is_the_best_of_all(seed, limits, phi
 
 @pytest.mark.slow
 def test_the_least_possible_load_is_kept():
-    for measure in measures(random_file(2, logs=14, count=10), PlanLimits()):
+    for measure in measures(random_file(2, logs=14, count=10)):
         measure.load_max = 2 * max(measure.loads)
         made = constructed(measure)
         assert made is not None
@@ -139,7 +129,7 @@ def test_the_least_possible_load_is_kept():
     ids=["services in groups", "paths"],
 )
 def test_what_shares_a_log_gets_a_collector_of_its_own_where_that_is_cheaper(file, cost):
-    (measure,) = measures(file, PlanLimits())
+    (measure,) = measures(file)
     everyone = measure.component.everyone
     annealed = constructed(measure, effort=0.05)
     assert annealed is not None

@@ -47,36 +47,26 @@ def test_all_is_carried_over_where_nothing_changed_but_numbers_and_offsets():
     assert kept(plan) == ({"K1", "K2", "K3"}, LEFT | RIGHT | ALONE)
 
 
+MOVED = (replace(TWO_TREES.consumers[0], collector="K2"), *TWO_TREES.consumers[1:])
+MORE = (*TWO_TREES.consumers, Subscription("C6", ("P4",), None))
+WIDER = (*TWO_TREES.logs, Log("P4+P5", "A.groups", 1))
+
+
 @pytest.mark.parametrize(
-    "changed",
+    ("changes", "left"),
     [
-        {"K2": {"stream": 5}},
-        {"K2": {"bag": ("P1", "P1+P2", "P2")}},
+        ({"collectors": collectors(K2={"stream": 5})}, ({"K3"}, RIGHT | ALONE)),
+        ({"collectors": collectors(K2={"bag": ("P1", "P1+P2", "P2")})}, ({"K3"}, RIGHT | ALONE)),
+        ({"consumers": MOVED}, ({"K3"}, RIGHT | ALONE)),
+        ({"consumers": MORE}, ({"K1", "K2"}, LEFT | ALONE)),
+        # Else consumers would never read the log of the new set, and miss its messages.
+        ({"logs": WIDER}, ({"K1", "K2"}, LEFT)),
+        # A collector takes a lone log.
+        ({"collectors": collectors(K3={"bag": ("P3", "P4", "P5")})}, ({"K1", "K2"}, LEFT)),
     ],
 )
-def test_a_tree_that_changed_anywhere_is_not(changed):
-    assert kept(after(collectors=collectors(**changed))) == ({"K3"}, RIGHT | ALONE)
-
-
-def test_nor_is_one_whose_consumers_changed():
-    moved = tuple(
-        replace(entry, collector="K2") if entry.name == "C1" else entry
-        for entry in TWO_TREES.consumers
-    )
-    assert kept(after(consumers=moved)) == ({"K3"}, RIGHT | ALONE)
-    more = (*TWO_TREES.consumers, Subscription("C6", ("P4",), None))
-    assert kept(after(consumers=more)) == ({"K1", "K2"}, LEFT | ALONE)
-
-
-def test_nor_is_one_that_a_new_destination_set_touches():
-    """Else its consumers would never read the log of that set, and miss its messages."""
-    wider = (*TWO_TREES.logs, Log("P4+P5", "A.groups", 1))
-    assert kept(after(logs=wider)) == ({"K1", "K2"}, LEFT)
-
-
-def test_nor_is_a_lone_log_that_a_collector_takes():
-    taken = collectors(K3={"bag": ("P3", "P4", "P5")})
-    assert kept(after(collectors=taken)) == ({"K1", "K2"}, LEFT)
+def test_a_tree_that_changed_in_collectors_consumers_or_logs_is_not(changes, left):
+    assert kept(after(**changes)) == left
 
 
 def test_a_plan_with_other_tickets_is_another_layout_that_retains_all():

@@ -20,7 +20,6 @@ from topology.check import (
     checkpoint_bytes,
     figures,
 )
-from topology.interests import Hosts
 from topology.planner.solver import plan
 from topology.tree import InvalidPlan, Plan
 
@@ -122,13 +121,6 @@ def test_what_is_passed_on_dropped_and_discarded_is_counted_where_it_is_done():
     ]
     assert [s.foreign for s in computed.shares] == [1, 1, 1, 0]
     assert computed.foreign == document.objective.foreign == 5
-
-
-def test_latencies_of_links_are_counted_from_the_tree():
-    document = plan(interests(POSTER, hosts=HOSTS))
-    check(document)
-    assert isinstance(interests(POSTER, hosts=HOSTS).hosts, Hosts)
-    assert {node.host for node in document.collectors} <= {"x", "y"}
 
 
 def of_one_collector(logs: int) -> Plan:

@@ -114,14 +114,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path):
     assert result.stderr.count("\n") == 1
 
 
-def test_what_cannot_be_planned_names_the_limit_and_fails(tmp_path):
-    tight = tmp_path / "tight.toml"
-    tight.write_text(Path(POSTER).read_text() + "\n[limits]\ncollector_rate_max = 2\n")
-    result = run("plan", tight)
-    assert result.exit_code == 1
-    assert "collector_rate_max = 2 cannot be kept: consumer C1 alone needs 3" in result.stderr
-
-
 def test_rates_are_measured_from_two_samples_of_offsets_and_the_file_has_the_last_word():
     rates = measured_rates({"P1": 10, "P2": 5, "P3": 0}, {"P1": 110, "P2": 5}, seconds=3.0)
     assert rates == {"P1": 33.3, "P2": 0.001}

@@ -101,11 +101,10 @@ def test_an_interest_that_the_tree_cannot_serve_is_planned_whatever_the_margin()
 
 
 def test_a_limit_that_the_running_tree_breaks_is_planned_whatever_the_margin():
-    running = planned(interests({"C1": ["P1", "P2"], "C2": ["P2", "P3"], "C3": ["P3", "P4"]}))
-    file = replace(interests({"C1": ["P1", "P2"], "C2": ["P2", "P3"], "C3": ["P3", "P4"]}),
-                   limits=PlanLimits(levels_max=1))  # fmt: skip
+    file = interests({"C1": ["P1", "P2"], "C2": ["P2", "P3"], "C3": ["P3", "P4"]})
+    running = planned(file)
     assert any(node.parent for node in running.collectors)
-    choice = weigh(running, file, margin=1.0)
+    choice = weigh(running, replace(file, limits=PlanLimits(levels_max=1)), margin=1.0)
     assert not choice.kept
     assert "levels_max" in choice.why_not
 

@@ -164,13 +164,10 @@ def hypergraph(*edges: str) -> list[frozenset[str]]:
     return [frozenset(edge) for edge in edges]
 
 
-def test_a_path_is_acyclic_and_a_triangle_is_not():
+def test_a_path_and_a_triangle_inside_one_interest_are_acyclic_and_a_bare_triangle_is_not():
     assert is_acyclic(hypergraph("abc", "bcd", "cde"))
     assert not is_acyclic(hypergraph("ab", "bc", "ca"))
     assert residue(hypergraph("ab", "bc", "ca", "ax")) == tuple(hypergraph("ab", "ac", "bc"))
-
-
-def test_a_triangle_inside_one_interest_is_acyclic():
     assert is_acyclic(hypergraph("ab", "bc", "ca", "abc"))
 
 

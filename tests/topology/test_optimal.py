@@ -13,7 +13,7 @@ import pytest
 from tests.running.parts import sample
 from tests.topology.test_plan import interests
 from topology.check import check, figures
-from topology.interests import Hosts, InterestFile
+from topology.interests import Hosts, InterestFile, PlanLimits
 from topology.planner.cost import Measure, TreeNode
 from topology.planner.exact import SearchState, best_choices, choices
 from topology.planner.heuristic import constructed, greedy
@@ -23,6 +23,7 @@ from topology.planner.watch import Watch
 from topology.proof import bounded, proven
 from topology.tree import InvalidPlan
 
+NO_LIMITS = PlanLimits()
 # -- brute force ----------------------------------------------------------------------------
 #
 # All trees: a collector serves some of the interests below it, and its children divide the others,
@@ -101,21 +102,14 @@ def hypergraphs(logs: int, edges_max: int):
     return sorted(seen)
 
 
-def as_file(edges, weights=None) -> InterestFile:
+def as_file(edges) -> InterestFile:
     names = "abcde"
-    document = interests(
+    return interests(
         {
             f"C{number}": [names[b] for b in range(5) if mask >> b & 1]
             for number, mask in enumerate(edges)
         }
     )
-    if weights is None:
-        return document
-    consumers = tuple(
-        type(entry)(entry.name, entry.interest, float(weight))
-        for entry, weight in zip(document.consumers, weights, strict=True)
-    )
-    return type(document)(document.topic, document.partitions, (), consumers)
 
 
 def connected(edges) -> bool:
@@ -146,16 +140,6 @@ def test_every_hypergraph_on_four_logs_is_planned_at_the_least_cost_of_all_bags_
         check(solution.plan)
 
 
-def components(needed: list[tuple[int, float]]) -> list[list[tuple[int, float]]]:
-    """Split interests into groups without a common log: each has a tree of its own."""
-    parts: list[list[tuple[int, float]]] = []
-    for entry in needed:
-        met = [part for part in parts if any(mask & entry[0] for mask, _ in part)]
-        others = [part for part in parts if part not in met]
-        parts = [*others, [*(e for part in met for e in part), entry]]
-    return parts
-
-
 @pytest.mark.parametrize("seed", sample(range(40), of=4))
 def test_a_log_more_in_a_bag_is_never_cheaper(seed):
     plan = solve(random_file(seed, logs=7, count=5)).plan
@@ -182,17 +166,18 @@ def random_file(
     names = [f"P{number:02}" for number in range(logs)]
     file = interests({f"C{n}": dice.sample(names, dice.randint(*size)) for n in range(count)})
     consumers = tuple(
-        type(entry)(entry.name, entry.interest, dice.choice([0.5, 1.0, 2.0]))
-        for entry in file.consumers
+        replace(entry, weight=dice.choice([0.5, 1.0, 2.0])) for entry in file.consumers
     )
     rates = {name: dice.choice([0.25, 1.0, 7.5]) for name in file.partitions}
-    return type(file)(file.topic, file.partitions, (), consumers, rates)
+    return replace(file, consumers=consumers, rates=rates)
 
 
-def measures(file: InterestFile, phi: float = 10.0) -> list[Measure]:
-    problem = reduced(file)
+def measures(
+    file: InterestFile, limits: PlanLimits = NO_LIMITS, phi: float = 10.0
+) -> list[Measure]:
+    problem = reduced(replace(file, limits=limits))
     return [
-        Measure(part, rates=problem.rates, weights=problem.weights, phi=phi)
+        Measure(part, rates=problem.rates, weights=problem.weights, phi=phi, limits=limits)
         for part in problem.components
     ]
 
@@ -247,8 +232,8 @@ def test_limits_are_kept_in_parts_too_large_for_every_choice():
     assert len(one_root.collectors) == 1
     genuine = solve(file, effort=0.1).plan
     loads = [sum(file.rate(log) for log in node.bag) for node in genuine.collectors]
-    limits = type(file.limits)(collector_rate_max=1.1 * max(loads), levels_max=4)
-    limited = solve(type(file)(**{**parts(file), "limits": limits}), phi=0.01, effort=0.1).plan
+    limits = PlanLimits(collector_rate_max=1.1 * max(loads), levels_max=4)
+    limited = solve(replace(file, limits=limits), phi=0.01, effort=0.1).plan
     check(limited)
     assert limited.objective.cost > one_root.objective.cost
 
@@ -256,10 +241,6 @@ def test_limits_are_kept_in_parts_too_large_for_every_choice():
 def test_hosts_are_given_in_parts_too_large_for_every_choice():
     file = random_file(2, logs=14, count=10, size=(3, 4))
     hosts = Hosts(("a", "b"), ((1.0, 5.0), (5.0, 1.0)), dict.fromkeys(file.partitions, "b"))
-    plan = solve(type(file)(**{**parts(file), "hosts": hosts}), effort=0.1).plan
+    plan = solve(replace(file, hosts=hosts), effort=0.1).plan
     check(plan)
     assert {node.host for node in plan.collectors} == {"b"}
-
-
-def parts(file: InterestFile) -> dict[str, object]:
-    return {name: getattr(file, name) for name in file.__dataclass_fields__}

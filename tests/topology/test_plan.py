@@ -217,16 +217,9 @@ def test_two_parts_are_told_with_the_sum_of_their_costs():
 
 
 REPEATED = """
-import random, sys
-from topology.interests import from_document
-from topology.planner.solver import plan
-dice = random.Random(3)
-names = [f"P{n}" for n in range(24)]
-sys.stdout.buffer.write(plan(from_document({
-    "topic": "A",
-    "partitions": names,
-    "consumer": [{"name": f"C{n}", "interest": dice.sample(names, 4)} for n in range(28)],
-}), effort=0.1).canonical())
+import sys
+from tests.topology.test_plan import many, plan
+sys.stdout.buffer.write(plan(many(), effort=0.1).canonical())
 """
 
 

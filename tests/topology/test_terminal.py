@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.helpers.system import amcast
 from topology.files import printable, shown
 
 TITLE = "\x1b]0;owned\x07"
@@ -32,13 +33,6 @@ def test_a_name_is_one_line_without_colours():
     assert printable("a\n\x1b[31mb\tc") == "a\\n\\x1b[31mb\\tc"
 
 
-def ran(folder, *words, out):
-    return subprocess.run(
-        [sys.executable, "-m", "multicast", *words],
-        stdout=out, stderr=subprocess.PIPE, cwd=folder, timeout=240, check=False,
-    )  # fmt: skip
-
-
 def test_stdout_is_guarded_if_it_is_a_terminal():
     code = f"from topology.files import guard; guard(); print({f'x{TITLE}'!r})"
     ours, theirs = os.openpty()
@@ -50,8 +44,8 @@ def test_stdout_is_guarded_if_it_is_a_terminal():
     assert (seen, done.stdout) == (b"x\\x1b]0;owned\\x07\r\n", f"x{TITLE}\n".encode())
 
 
-def test_an_error_says_a_name_as_text(tmp_path):
-    done = ran(tmp_path, "topology", "show", f"no{TITLE}such.json", out=subprocess.PIPE)
+def test_an_error_says_a_name_as_text():
+    done = amcast("topology", "show", f"no{TITLE}such.json")
     assert done.returncode == 2
-    assert b"\x1b" not in done.stderr
-    assert b"no\\x1b]0;owned\\x07such.json" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert "no\\x1b]0;owned\\x07such.json" in done.stderr

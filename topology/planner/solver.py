@@ -226,11 +226,8 @@ def _why_coupled(interests: InterestFile, parts: Sequence[PlannedPart]) -> str:
     limits = interests.limits
     names = [
         f"{name} = {limit}"
-        for name, limit in (
-            ("collectors_max", limits.collectors_max),
-            ("collectors_per_host_max", limits.collectors_per_host_max),
-        )
-        if limit is not None
+        for name in ("collectors_max", "collectors_per_host_max")
+        if (limit := getattr(limits, name)) is not None
     ]
     return (
         f"{' and '.join(names)} cannot be kept: the interests form {len(parts)} parts without a "

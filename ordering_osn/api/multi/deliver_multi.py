@@ -84,8 +84,11 @@ class DeliverMulti:
         self._none_left = asyncio.Event()
         self._none_left.set()
 
-    async def serve(self, stream: Stream, raw: bytes, tls_hash: bytes | None) -> None:
+    async def serve(self, stream: Stream, tls_hash: bytes | None) -> None:
         """Answer a serialized SignedRequest with entries until its stop, or until a refusal."""
+        raw = await stream.read()
+        if raw is None:
+            return
         try:
             request = read_signed_request(raw, now=self._clock(), tls_hash=tls_hash)
             names, start = _wanted(request)
@@ -99,6 +102,7 @@ class DeliverMulti:
         except Refused as refused:
             _log.info("several chains: %s %s", Status(refused.status).name, refused)
             end = DeliverEnd(status=refused.status, info=refused.info)
+        del raw  # as in `deliver.py`
         await stream.write(DeliverMultiResponse(end=end).SerializeToString())
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.lost_order import refuse_lost_orders
 from collectors.reconfiguration.survey import find_damage, read_streams, refuse_damaged
 from multicast.consuming.batches import Message
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import (
     ControlReader,
     log_partition,
@@ -25,7 +26,7 @@ from multicast.errors import Conflict, Truncated
 from multicast.messages import MessageID
 from multicast.order.records import Loss, OwnRecord, SeenEnd, SightRecord, Ticket, encode
 from multicast.properties import check_all
-from multicast.verification.from_cluster import ReplayedConsumer, replayed
+from multicast.verification.from_cluster import replayed
 from tests.collectors.core.test_recover import (
     CHAIN,
     NAMES,
@@ -114,7 +115,7 @@ def test_what_a_log_has_lost_is_named_and_accepted_only_as_a_loss():
         assert offsets_of(delivered, "P1") == list(range(first))
         assert min(offsets_of(delivered, "P1~1")) >= first
         assert recovered(system, lossy=True).changed is False
-        seats = [ReplayedConsumer(name, None) for name in NAMES]
+        seats = [SubscriptionRequest.of(name, None) for name in NAMES]
         report = check_all(replayed(system.driver, PLAN.topic, seats, timeout_s=60))
         assert not report.violations
         message, admin = MessageID("P1", first), SimpleNamespace(groups=lambda _: ())

@@ -114,11 +114,8 @@ def test_what_is_no_id_is_refused(text):
         message_of(text)
 
 
-def test_the_partitions_of_an_id_may_stand_in_any_order():
+def test_the_partitions_of_an_id_may_stand_in_any_order_and_a_later_life_is_in_it():
     assert message_of("P3+P1:17") == MessageID(LOG, 17)
-
-
-def test_a_message_of_a_later_life_of_its_log_has_that_in_its_id():
     assert message_of("P3+P1~2:17") == MessageID(LOG, 17, 2)
     assert str(MessageID(LOG, 17, 2)) == "P1+P3~2:17"
     assert MessageID(LOG, 17, 2) != MessageID(LOG, 17)

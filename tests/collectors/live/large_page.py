@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import closing, contextmanager
 
 from collectors.live.facts import Reported, begun
 from collectors.live.observer import TICK_S, Observer
-from collectors.live.routes import LivePages
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.settings import Settings
-from multicast.web import WebServer, address_of, listen_at
+from tests.collectors.live.test_routes import HERE, Pages
 from tests.helpers.plans import by_hand
 from topology.tree import Plan
 
-_HOST = "127.0.0.1"
 _BURST = 400  # offsets that a log grows by in a tick, at most
 _SICK = 23  # every so many-th collector is down or behind in turns
 
@@ -54,7 +49,7 @@ class MadeUpObserver(Observer):
 
     def _follow(self) -> None:
         plan, tick = self._plan, 0
-        picture = self.picture = begun(plan, 1, int(time.time() * 1000), None)
+        picture = self.picture = begun(plan, int(time.time() * 1000), None)
         ends = dict.fromkeys((log.name for log in plan.logs), 0)
         while not self._stop.is_set():
             tick += 1
@@ -80,22 +75,6 @@ class MadeUpObserver(Observer):
 @contextmanager
 def served(plan: Plan) -> Iterator[str]:
     """Serve the page of a made-up topic during the context; give its URL."""
-    listening = listen_at(_HOST, 0)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    pages = LivePages(Settings("", plan.topic), _HOST, lambda _: MadeUpObserver(plan))
-    server = WebServer({}, pages.routes())
-    thread.start()
-
-    def run(coroutine: Any) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
-
-    try:
-        run(server.start(listening))
-        yield f"http://{address_of(listening)}/"
-    finally:
-        run(server.stop())
-        run(pages.close())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    settings = Settings("", plan.topic)
+    with closing(Pages(settings, open_observer=lambda _: MadeUpObserver(plan))) as pages:
+        yield f"http://{HERE}:{pages.port}/"

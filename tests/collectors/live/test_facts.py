@@ -49,17 +49,17 @@ def tick(picture, now, ends, k1, k2, **reported):
 
 
 def test_a_broker_that_goes_and_comes_is_a_change_and_stays_known_in_the_next_epoch():
-    picture = begun(chain(), 1, 0, None)
+    picture = begun(chain(), 0, None)
     for away in ([], [3], [3], []):
         picture.take_cluster(1000, {"brokers": 3, "away": away, "consumers": []})
     picture.take_cluster(1000, {"error": "no answer", "consumers": []})  # says nothing of brokers
     changes = [(event["text"], event["state"]) for event in picture.events]
     assert changes == [("broker 3 is away", "down"), ("broker 3 is back", "up")]
-    assert moment(begun(chain(epoch=2), 2, 4000, picture))["cluster"]["error"] == "no answer"
+    assert moment(begun(chain(epoch=2), 4000, picture))["cluster"]["error"] == "no answer"
 
 
 def test_rates_lags_and_changes_are_those_of_the_logs_and_of_the_parent():
-    picture = begun(chain(), 1, 0, None)
+    picture = begun(chain(), 0, None)
     ends = {"P1": 10, "P2": 10, "P3": 10, "P4": 4}
     tick(picture, 1000, ends, {"P1": 0, "P2": 0}, {"P2": 0, "P3": 10})
     tick(picture, 2000, ends, {"P1": 10, "P2": 8}, {"P2": 6, "P3": 10}, K2=GONE)
@@ -76,7 +76,7 @@ def test_rates_lags_and_changes_are_those_of_the_logs_and_of_the_parent():
     tick(picture, 3000, ends, {"P1": 10, "P2": 10}, {"P2": 10, "P3": 10}, K1=other)
     texts = [event["text"] for event in moment(picture)["events"]]
     assert texts[1:] == ["K1 is run by another process now", "K2 is up"]
-    after = begun(chain(epoch=2), 2, 4000, picture)
+    after = begun(chain(epoch=2), 4000, picture)
     assert "epoch 2 is in force" in moment(after)["events"][-1]["text"]
     assert [spec["depth"] for spec in layout(after)["collectors"]] == [0, 1]
 

@@ -1,8 +1,4 @@
-"""The page `/metrics` of a collectors' process: its table, its text, and what makes it move."""
-
-import subprocess
-import sys
-from pathlib import Path
+"""The page `/metrics` of a collectors' process: its text, and what makes it move."""
 
 import pytest
 
@@ -12,15 +8,6 @@ from multicast.order.runs import MAGIC
 from tests.helpers.forged import far, forge
 from tests.helpers.scraped import samples
 from tests.helpers.system import PATIENCE_S, open_transaction, until
-
-DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
-
-
-def test_the_table_in_the_docs_is_made_from_the_code():
-    made = subprocess.run(
-        [sys.executable, "-m", "collectors.metrics"], check=True, capture_output=True, text=True
-    ).stdout
-    assert made in DOC.read_text()
 
 
 def test_of_two_epochs_of_a_collector_the_one_that_has_begun_is_shown_with_escaped_names():

@@ -11,6 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from collectors.live.observer import observe
 from collectors.live.routes import LivePages
 from multicast import Producer, web
 from multicast.settings import Settings
@@ -57,10 +58,10 @@ class Asked:
 class Pages(Asked):
     """The pages of a topic on a thread of their own."""
 
-    def __init__(self, settings, host=HERE):
+    def __init__(self, settings, host=HERE, open_observer=observe):
         listening = listen_at(HERE, 0)
         super().__init__(listening.getsockname()[1])
-        self._live = LivePages(settings, host)
+        self._live = LivePages(settings, host, open_observer)
         self._server = WebServer({}, self._live.routes(), host=host)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)

@@ -8,7 +8,6 @@ import pytest
 
 import multicast.consuming.consumer
 from multicast.errors import ClusterUnreachable, UsageError
-from multicast.testing import system
 from tests.helpers.small import values
 
 INTERESTS = {
@@ -21,12 +20,6 @@ CUT = {
     str(ROOT / name)
     for name in ("consumer.py", "consuming/readers.py", "control/reader.py", "group_positions.py")
 }
-
-
-@pytest.fixture
-def double():
-    with system(INTERESTS) as made:
-        yield made
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from multicast import Consumer
 from multicast.consuming.cursor import Cursor
 from multicast.control import control_partition, log_partition
 from multicast.errors import Trimmed, UsageError
-from multicast.testing import system
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, values
 
@@ -17,12 +16,6 @@ INTERESTS = {
     "consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}, "C3": {"P3"}, "S": {"P5"}},
     "destinations": [{"P1", "P2"}, {"P2", "P3"}],
 }
-
-
-@pytest.fixture
-def double():
-    with system(INTERESTS) as made:
-        yield made
 
 
 def write(double, count, *sets):

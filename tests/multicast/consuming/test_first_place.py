@@ -14,7 +14,7 @@ from multicast.errors import Trimmed, UncoveredInterest, UsageError
 from multicast.properties import check_all
 from multicast.tables.order_walk import OrderWalk
 from multicast.testing import system
-from multicast.verification.from_cluster import ReplayedConsumer, replayed
+from multicast.verification.from_cluster import replayed
 
 ALL = {"all": {"P1", "P2", "P3"}, "two": {"P1", "P2"}}
 NEW = {**ALL, "new": {"P1", "P3"}}
@@ -154,8 +154,7 @@ def test_earliest_is_the_place_behind_everything_that_is_gone(gone, replans, who
             with pytest.raises(Trimmed):
                 delivered(double, name, interest=interest, start=whole[0][1].cursor)
         # Verification takes what begins late for late.
-        seat = ReplayedConsumer(name, None if interest is None else tuple(interest))
-        report = check_all(replayed(double.driver, "A", [seat], timeout_s=1))
+        report = check_all(replayed(double.driver, "A", [request], timeout_s=1))
         assert not report.violations
 
 

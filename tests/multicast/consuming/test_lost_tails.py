@@ -24,7 +24,6 @@ from multicast.order.runs import order_checksum
 from multicast.order.stream import StreamCheckpoint
 from multicast.tables.order_walk import OrderWalk
 from tests.helpers.plans import chain, first_stream, tag_in
-from tests.helpers.small import Small
 
 PLAN = chain()
 # Of each consumer: what may lose its end. The second one reads a log alone.
@@ -35,12 +34,6 @@ EACH = [(name, what) for name, all_of_it in LOST.items() for what in all_of_it]
 @pytest.fixture
 def no_lag(monkeypatch):
     monkeypatch.setattr(reading, "END_LAGS_S", 0.0)
-
-
-@pytest.fixture
-def world():
-    with Small(chain()) as made:
-        yield made
 
 
 def write(world, count, *, first=0):

@@ -36,16 +36,9 @@ from multicast.order.records import (
 from multicast.order.stream import StreamCheckpoint
 from multicast.tables.order_walk import OrderWalk
 from tests.helpers.plans import chain, first_stream, tag_in
-from tests.helpers.small import Small
 
 PLAN = chain()
 P1, P2 = log_partition(PLAN.log("P1")), log_partition(PLAN.log("P2"))
-
-
-@pytest.fixture
-def world():
-    with Small(PLAN) as made:
-        yield made
 
 
 def write(world, count, *, first=0):

@@ -11,16 +11,10 @@ from multicast.errors import Truncated
 from multicast.messages import MessageID
 from multicast.order.records import Loss, SightRecord, encode
 from tests.helpers.plans import chain, tag_in
-from tests.helpers.small import Small, until
+from tests.helpers.small import until
 
 LOST = "log P1 has lost its messages from offset 1 on"
 PLAN = chain()
-
-
-@pytest.fixture
-def world():
-    with Small(PLAN) as made:
-        yield made
 
 
 def lose(world, where):

@@ -10,7 +10,7 @@ from bench.simulation.waits import Incident, WaitSchedule, WaitSimulation
 from bench.simulation.world import COLLECTORS
 from multicast.aio import AsyncProducer
 from multicast.conditional import follower as decision_follower
-from multicast.control import order_topic
+from multicast.control import loss_record, order_topic
 from multicast.control.codecs import named_record
 from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
 from multicast.drivers.protocol import TopicPartition
@@ -233,3 +233,20 @@ def test_a_false_checkpoint_orders_nothing_before_it_is_proven(world):
     for _ in range(9):
         assert not follower.wait("P1", 3, 0.0)
     assert follower.wait("P1", 2, 1.0)
+
+
+@pytest.mark.parametrize(("statements", "heard"), [(0, "has lost its end"), (1, "log P1 has lost")])
+def test_a_loss_that_is_stated_below_what_was_read_is_heard(world, statements, heard):
+    begin = world.log.write(COLLECTORS, b"{}", key=b"stranger/K2")
+    world.log.write(COLLECTORS, b"{}", key=b"stranger/K2")
+    follower = order_follower.OrderFollower(world.driver, "A")
+    assert follower.wait("P1", 2, 1.0)
+    world.log.lose(COLLECTORS, begin)
+    key, value = loss_record("P1", 0, 1)
+    for each in [key] + [b"stranger/K2"] * statements:
+        world.log.write(COLLECTORS, value, key=each)
+    world.pass_time(5000)  # it asks where the control topics end
+    with pytest.raises(Truncated, match=heard):
+        follower.wait("P1", 9, 1.0)
+    with pytest.raises(Truncated, match=heard):
+        follower.wait("P1", 2, 1.0)

@@ -153,83 +153,77 @@ def numbers(payloads):
     return [int(payload) for payload in payloads if payload.isdigit()]
 
 
-def test_consumers_deliver_the_messages_of_a_fifo_producer_as_they_were_sent():
-    with system(INTERESTS) as double:
-        producer, other = double.producer(fifo=True), double.producer()
-        for number in range(30):
-            double.delay(("P1", "P2", "P3")[number % 3], 0.02)
-            for to in SETS:
-                other.multicast(b"other", to=to)
-            producer.multicast(b"%d" % number, to=SETS[number * 7 % 4])
-        producer.multicast_all([b"30", b"31"], to={"P1"})
-        producer.multicast_all([b"%d" % number for number in range(32, 40)], keys=[*"abacaaca"])
-        double.settle()
-        for name in ("C1", "C2", "C3"):
-            kept = numbers(delivered(double, name))
-            assert kept == sorted(kept)
-        assert kept == list(range(40))
+def test_consumers_deliver_the_messages_of_a_fifo_producer_as_they_were_sent(double):
+    producer, other = double.producer(fifo=True), double.producer()
+    for number in range(30):
+        double.delay(("P1", "P2", "P3")[number % 3], 0.02)
+        for to in SETS:
+            other.multicast(b"other", to=to)
+        producer.multicast(b"%d" % number, to=SETS[number * 7 % 4])
+    producer.multicast_all([b"30", b"31"], to={"P1"})
+    producer.multicast_all([b"%d" % number for number in range(32, 40)], keys=[*"abacaaca"])
+    double.settle()
+    for name in ("C1", "C2", "C3"):
+        kept = numbers(delivered(double, name))
+        assert kept == sorted(kept)
+    assert kept == list(range(40))
 
 
-def test_a_message_comes_after_those_that_it_names():
-    with system(INTERESTS) as double:
-        producer, other = double.producer(), double.producer()
-        double.delay("P1", 0.5)
-        first = other.multicast(b"0", to={"P1"})
-        producer.multicast(b"1", to={"P2"}, after=[first])
-        reader = double.consumer("C1")
-        message = next(iter(reader))
-        producer.multicast(b"2", to={"P1", "P3"}, after=message)
-        producer.multicast(b"3", to={"P1", "P3"}, after=message.message_id)
-        seen = [reader.seen({"P1"}), reader.seen({"P2"})]
-        producer.multicast(b"4", to={"P2"}, after=seen)
-        assert numbers(delivered(double, "C1")) == [0, 1, 2, 3, 4]
-        with pytest.raises(UsageError, match="is no message to follow"):
-            producer.multicast(b"", to={"P1"}, after=["P1:0"])
-        with system({**INTERESTS, "topic": "B"}) as strange:
-            receipt = strange.producer().multicast(b"", to={"P1"})
-            with pytest.raises(
-                UsageError, match="nothing in topic A can follow a message of topic B"
-            ):
-                producer.multicast(b"", to={"P2"}, after=receipt)
-        double.refuse("P1")
-        refused = other.multicast(b"", to={"P1"})
-        with pytest.raises(AppendRefused):
-            producer.multicast(b"", to={"P2"}, after=[refused])
+def test_a_message_comes_after_those_that_it_names(double):
+    producer, other = double.producer(), double.producer()
+    double.delay("P1", 0.5)
+    first = other.multicast(b"0", to={"P1"})
+    producer.multicast(b"1", to={"P2"}, after=[first])
+    reader = double.consumer("C1")
+    message = next(iter(reader))
+    producer.multicast(b"2", to={"P1", "P3"}, after=message)
+    producer.multicast(b"3", to={"P1", "P3"}, after=message.message_id)
+    seen = [reader.seen({"P1"}), reader.seen({"P2"})]
+    producer.multicast(b"4", to={"P2"}, after=seen)
+    assert numbers(delivered(double, "C1")) == [0, 1, 2, 3, 4]
+    with pytest.raises(UsageError, match="is no message to follow"):
+        producer.multicast(b"", to={"P1"}, after=["P1:0"])
+    with system({**INTERESTS, "topic": "B"}) as strange:
+        receipt = strange.producer().multicast(b"", to={"P1"})
+        with pytest.raises(UsageError, match="nothing in topic A can follow a message of topic B"):
+            producer.multicast(b"", to={"P2"}, after=receipt)
+    double.refuse("P1")
+    refused = other.multicast(b"", to={"P1"})
+    with pytest.raises(AppendRefused):
+        producer.multicast(b"", to={"P2"}, after=[refused])
 
 
-def test_after_an_unknown_outcome_messages_to_other_logs_are_refused():
-    with system(INTERESTS) as double:
-        producer = double.producer(fifo=True)
-        double.lose("P1")
-        lost = producer.multicast(b"", to={"P1"})
-        with pytest.raises(EarlierUnknown, match=r"message to P2 was not sent.* Send one to P1"):
-            producer.multicast(b"", to={"P2"})
-        # The second one's log, P1, is free: but it would be before the first one, for P2.
-        keyed = producer.multicast_all([b"", b"", b""], keys=["a", "f", "a"])
-        assert {type(outcome.error) for outcome in keyed.outcomes} == {EarlierUnknown}
-        with pytest.raises(EarlierUnknown):
-            double.producer().multicast(b"", to={"P2"}, after=[lost])
-        producer.multicast(b"0", to={"P1"})
-        producer.multicast(b"1", to={"P2"})
-        assert numbers(delivered(double, "C1")) == [0, 1]
-        counts = producer.counts().logs
-        assert (counts["P1"].sent, counts["P2"].sent) == (2, 1)
+def test_after_an_unknown_outcome_messages_to_other_logs_are_refused(double):
+    producer = double.producer(fifo=True)
+    double.lose("P1")
+    lost = producer.multicast(b"", to={"P1"})
+    with pytest.raises(EarlierUnknown, match=r"message to P2 was not sent.* Send one to P1"):
+        producer.multicast(b"", to={"P2"})
+    # The second one's log, P1, is free: but it would be before the first one, for P2.
+    keyed = producer.multicast_all([b"", b"", b""], keys=["a", "f", "a"])
+    assert {type(outcome.error) for outcome in keyed.outcomes} == {EarlierUnknown}
+    with pytest.raises(EarlierUnknown):
+        double.producer().multicast(b"", to={"P2"}, after=[lost])
+    producer.multicast(b"0", to={"P1"})
+    producer.multicast(b"1", to={"P2"})
+    assert numbers(delivered(double, "C1")) == [0, 1]
+    counts = producer.counts().logs
+    assert (counts["P1"].sent, counts["P2"].sent) == (2, 1)
 
 
-def test_a_message_that_waits_too_long_for_earlier_ones_is_not_sent():
-    with system(INTERESTS) as double:
-        producer = double.producer(fifo=True, block_s=2, tickets=False)
-        for node in double.plan.collectors:
-            double.crash(node.name)
-        producer.multicast(b"0", to={"P1"})
-        with pytest.raises(EarlierPending, match="message of log P1 has no place in the order yet"):
-            producer.multicast(b"", to={"P2"})
-        with pytest.raises(EarlierPending):
-            producer.multicast(b"", to={"P2"}, after=[MessageID("P1", 7)])
-        for node in double.plan.collectors:
-            double.restart(node.name)
-        producer.multicast(b"1", to={"P2"})
-        assert numbers(delivered(double, "C1")) == [0, 1]
+def test_a_message_that_waits_too_long_for_earlier_ones_is_not_sent(double):
+    producer = double.producer(fifo=True, block_s=2, tickets=False)
+    for node in double.plan.collectors:
+        double.crash(node.name)
+    producer.multicast(b"0", to={"P1"})
+    with pytest.raises(EarlierPending, match="message of log P1 has no place in the order yet"):
+        producer.multicast(b"", to={"P2"})
+    with pytest.raises(EarlierPending):
+        producer.multicast(b"", to={"P2"}, after=[MessageID("P1", 7)])
+    for node in double.plan.collectors:
+        double.restart(node.name)
+    producer.multicast(b"1", to={"P2"})
+    assert numbers(delivered(double, "C1")) == [0, 1]
 
 
 def test_a_message_waits_for_its_turn_no_longer_than_for_all_else():
@@ -240,32 +234,30 @@ def test_a_message_waits_for_its_turn_no_longer_than_for_all_else():
             other.submit(producer.multicast, b"", to={"P2"}).result(60)
 
 
-def test_a_fifo_producer_goes_on_in_another_epoch_with_new_sets():
-    with system(INTERESTS) as double:
-        producer = double.producer(fifo=True)
-        producer.multicast(b"0", to={"P1"})
-        wider = {**INTERESTS, "destinations": [*INTERESTS["destinations"], {"P2", "P3"}]}
-        double.replan(wider)
-        for number, to in enumerate(({"P2", "P3"}, {"P1"}, {"P2", "P3"}, {"P2"}), 1):
-            producer.multicast(b"%d" % number, to=to)
-        double.settle()
-        assert numbers(delivered(double, "C3")) == [0, 1, 2, 3, 4]
+def test_a_fifo_producer_goes_on_in_another_epoch_with_new_sets(double):
+    producer = double.producer(fifo=True)
+    producer.multicast(b"0", to={"P1"})
+    wider = {**INTERESTS, "destinations": [*INTERESTS["destinations"], {"P2", "P3"}]}
+    double.replan(wider)
+    for number, to in enumerate(({"P2", "P3"}, {"P1"}, {"P2", "P3"}, {"P2"}), 1):
+        producer.multicast(b"%d" % number, to=to)
+    double.settle()
+    assert numbers(delivered(double, "C3")) == [0, 1, 2, 3, 4]
 
 
-def test_through_one_set_all_messages_have_one_order_and_their_own_sets():
-    with system(INTERESTS) as double:
-        producer = double.producer(through={"P1", "P2", "P3"})
-        receipts = [producer.multicast(b"%d" % each, to=SETS[each % 4]) for each in range(12)]
-        assert {receipt.log.name for receipt in receipts} == {"P1+P2+P3"}
-        assert [receipt.to for receipt in receipts[:4]] == [("P1",), ("P2",), ("P3",), ("P1", "P3")]
-        double.settle()
-        assert numbers(delivered(double, "C3")) == list(range(12))
-        assert numbers(delivered(double, "C1")) == [each for each in range(12) if each % 4 != 2]
-        with pytest.raises(UndeclaredDestination, match=r"is exactly P1\+P2;"):
-            Producer(topic=double.topic, driver=double.driver, through={"P1", "P2"})
-        narrow = double.producer(through={"P1", "P3"})
-        with pytest.raises(UsageError, match=r"P2 is not part of P1\+P3"):
-            narrow.multicast(b"", to={"P2"})
+def test_through_one_set_all_messages_have_one_order_and_their_own_sets(double):
+    producer = double.producer(through={"P1", "P2", "P3"})
+    receipts = [producer.multicast(b"%d" % each, to=SETS[each % 4]) for each in range(12)]
+    assert {receipt.log.name for receipt in receipts} == {"P1+P2+P3"}
+    assert [receipt.to for receipt in receipts[:4]] == [("P1",), ("P2",), ("P3",), ("P1", "P3")]
+    double.settle()
+    assert numbers(delivered(double, "C3")) == list(range(12))
+    assert numbers(delivered(double, "C1")) == [each for each in range(12) if each % 4 != 2]
+    with pytest.raises(UndeclaredDestination, match=r"is exactly P1\+P2;"):
+        Producer(topic=double.topic, driver=double.driver, through={"P1", "P2"})
+    narrow = double.producer(through={"P1", "P3"})
+    with pytest.raises(UsageError, match=r"P2 is not part of P1\+P3"):
+        narrow.multicast(b"", to={"P2"})
 
 
 def test_an_asynchronous_producer_keeps_the_order_of_its_calls():

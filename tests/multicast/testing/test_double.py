@@ -37,6 +37,16 @@ INTERESTS = {
 }
 
 
+@pytest.fixture
+def producer(double):
+    return double.producer()
+
+
+@pytest.fixture
+def consumer(double):
+    return double.consumer("C1")
+
+
 def payloads(messages):
     return [message.payload for message in messages]
 
@@ -101,13 +111,12 @@ def test_no_thread_is_started_and_hours_of_waiting_take_no_time():
         assert message.timestamp_ms >= 1000 * (began + timedelta(hours=1)).timestamp()
 
 
-def test_code_under_test_opens_its_own_clients_with_the_driver():
-    with system(INTERESTS) as double:
-        with Producer(topic=double.topic, driver=double.driver) as producer:
-            receipts = producer.multicast_all([b"a", b"b"], to={"P2"})
-            assert [message.offset for message in receipts.ordered()] == [0, 1]
-        with Consumer(topic=double.topic, interest={"P2", "P3"}, driver=double.driver) as consumer:
-            assert payloads(itertools.islice(consumer, 2)) == [b"a", b"b"]
+def test_code_under_test_opens_its_own_clients_with_the_driver(double):
+    with Producer(topic=double.topic, driver=double.driver) as producer:
+        receipts = producer.multicast_all([b"a", b"b"], to={"P2"})
+        assert [message.offset for message in receipts.ordered()] == [0, 1]
+    with Consumer(topic=double.topic, interest={"P2", "P3"}, driver=double.driver) as consumer:
+        assert payloads(itertools.islice(consumer, 2)) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize(
@@ -119,66 +128,63 @@ def test_code_under_test_opens_its_own_clients_with_the_driver():
         ("duplicate", None, [b"x", b"x"]),
     ],
 )
-def test_a_fault_meets_the_next_append_to_a_log_and_no_other(fault, outcome, stored):
-    with system(INTERESTS) as double:
-        producer, consumer = double.producer(), double.consumer("C1")
-        getattr(double, fault)({"P3", "P1"})
-        assert double.faults_left == 1
-        producer.multicast(b"elsewhere", to={"P2"}).ordered()
-        receipt = producer.multicast(b"x", to={"P1", "P3"})
-        if outcome is None:
+def test_a_fault_meets_the_next_append_to_a_log_and_no_other(
+    double, producer, fault, outcome, stored
+):
+    getattr(double, fault)({"P3", "P1"})
+    assert double.faults_left == 1
+    producer.multicast(b"elsewhere", to={"P2"}).ordered()
+    receipt = producer.multicast(b"x", to={"P1", "P3"})
+    if outcome is None:
+        receipt.accepted()
+    else:
+        with pytest.raises(outcome):
             receipt.accepted()
-        else:
-            with pytest.raises(outcome):
-                receipt.accepted()
-        producer.multicast(b"after", to={"P1", "P3"}).ordered()
-        assert double.faults_left == 0
-        delivered = payloads(double.drain(consumer))
-        assert [name for name in delivered if name != b"elsewhere"] == [*stored, b"after"]
+    producer.multicast(b"after", to={"P1", "P3"}).ordered()
+    assert double.faults_left == 0
+    delivered = payloads(double.drain(double.consumer("C1")))
+    assert [name for name in delivered if name != b"elsewhere"] == [*stored, b"after"]
 
 
-def test_a_delayed_append_holds_back_later_ones_of_its_producer_only():
-    with system(INTERESTS) as double:
-        slow, quick = double.producer(), double.producer()
-        double.delay("P1", 5.0)
-        first, second = (slow.multicast(name, to={"P1"}) for name in (b"first", b"second"))
-        quick.multicast(b"quick", to={"P1"}).accepted()
-        double.run(4.9)
-        assert first.outcome is None
-        assert second.outcome is None
-        double.settle()
-        assert isinstance(second.outcome, Appended)
-        assert payloads(double.drain(double.consumer("C1"))) == [b"quick", b"first", b"second"]
+def test_a_delayed_append_holds_back_later_ones_of_its_producer_only(double):
+    slow, quick = double.producer(), double.producer()
+    double.delay("P1", 5.0)
+    first, second = (slow.multicast(name, to={"P1"}) for name in (b"first", b"second"))
+    quick.multicast(b"quick", to={"P1"}).accepted()
+    double.run(4.9)
+    assert first.outcome is None
+    assert second.outcome is None
+    double.settle()
+    assert isinstance(second.outcome, Appended)
+    assert payloads(double.drain(double.consumer("C1"))) == [b"quick", b"first", b"second"]
 
 
-def test_a_stopped_log_takes_nothing_and_gives_nothing_until_it_is_back():
-    with system(INTERESTS) as double:
-        producer, consumer = double.producer(), double.consumer("C1")
-        producer.multicast(b"before", to={"P2"}).ordered()
-        double.stop_log("P2")
-        receipt = producer.multicast(b"meanwhile", to={"P2"})
-        with pytest.raises(TimedOut):
-            receipt.accepted(10)
-        producer.multicast(b"elsewhere", to={"P1"}).ordered()
-        # Whatever the order is, a message of the stopped log that comes first holds back the rest.
-        assert b"before" not in values(consumer.poll(5))
-        double.start_log("P2")
-        receipt.ordered()
-        double.drain(consumer)
+def test_a_stopped_log_takes_nothing_and_gives_nothing_until_it_is_back(double, producer, consumer):
+    producer.multicast(b"before", to={"P2"}).ordered()
+    double.stop_log("P2")
+    receipt = producer.multicast(b"meanwhile", to={"P2"})
+    with pytest.raises(TimedOut):
+        receipt.accepted(10)
+    producer.multicast(b"elsewhere", to={"P1"}).ordered()
+    # Whatever the order is, a message of the stopped log that comes first holds back the rest.
+    assert b"before" not in values(consumer.poll(5))
+    double.start_log("P2")
+    receipt.ordered()
+    double.drain(consumer)
 
 
-def test_a_collector_that_is_down_hands_nothing_on_until_it_is_restarted():
-    with system(INTERESTS) as double:
-        producer, consumer = double.producer(), double.consumer("C1")
-        for name in [node.name for node in double.plan.collectors]:
-            double.crash(name)
-        receipt = producer.multicast(b"x", to={"P1", "P3"})
-        receipt.ordered(5)  # by its ticket; but the consumer reads a child's stream
-        assert consumer.poll(5) == []
-        for name in [node.name for node in double.plan.collectors]:
-            double.restart(name)
-        receipt.ordered()
-        assert payloads(double.drain(consumer)) == [b"x"]
+def test_a_collector_that_is_down_hands_nothing_on_until_it_is_restarted(
+    double, producer, consumer
+):
+    for name in [node.name for node in double.plan.collectors]:
+        double.crash(name)
+    receipt = producer.multicast(b"x", to={"P1", "P3"})
+    receipt.ordered(5)  # by its ticket; but the consumer reads a child's stream
+    assert consumer.poll(5) == []
+    for name in [node.name for node in double.plan.collectors]:
+        double.restart(name)
+    receipt.ordered()
+    assert payloads(double.drain(consumer)) == [b"x"]
 
 
 def test_a_collector_that_fails_over_while_its_appends_fail_orders_every_message_once():
@@ -197,58 +203,52 @@ def test_a_collector_that_fails_over_while_its_appends_fail_orders_every_message
         assert double.trace.count("takes over") == 6
 
 
-def test_a_consumer_that_crashed_gets_again_what_it_had_not_committed():
-    with system(INTERESTS) as double:
-        producer, consumer = double.producer(), double.consumer("C1")
-        for number in range(6):
-            producer.multicast(b"%d" % number, to={"P1"})
-        double.settle()
-        for message in itertools.islice(consumer, 4):
-            if message.payload == b"2":
-                consumer.commit()
-        double.crash(consumer)
-        consumer = double.restart(consumer)
-        assert payloads(double.drain(consumer)) == [b"3", b"4", b"5"]
+def test_a_consumer_that_crashed_gets_again_what_it_had_not_committed(double, producer, consumer):
+    for number in range(6):
+        producer.multicast(b"%d" % number, to={"P1"})
+    double.settle()
+    for message in itertools.islice(consumer, 4):
+        if message.payload == b"2":
+            consumer.commit()
+    double.crash(consumer)
+    consumer = double.restart(consumer)
+    assert payloads(double.drain(consumer)) == [b"3", b"4", b"5"]
 
 
-def test_a_new_plan_begins_under_load_and_a_collector_that_is_down_does_not_stop_it():
-    with system(INTERESTS) as double:
-        producer, consumer = double.producer(), double.consumer("C1")
-        sent = [producer.multicast(b"%d" % number, to={"P1", "P3"}) for number in range(5)]
-        double.crash("K1")
-        wider = {**INTERESTS["consumers"], "C1": {"P1", "P2", "P3", "P6"}, "C4": {"P1", "P6"}}
-        plan = double.replan({**INTERESTS, "consumers": wider})
-        assert plan.epoch == 2
-        assert all(isinstance(receipt.outcome, Appended) for receipt in sent)
-        double.restart("K1")
-        producer.multicast(b"new", to={"P6"}).ordered()
-        assert sorted(payloads(double.drain(consumer))) == [b"0", b"1", b"2", b"3", b"4", b"new"]
-        assert b"new" in payloads(double.drain(double.consumer("C4")))
-        with pytest.raises(UsageError, match="would end consumer C2, which reads"):
-            double.replan({"consumers": {"C1": {"P1"}}, "partitions": ["P1"]})
+def test_a_new_plan_begins_under_load_and_a_collector_that_is_down_does_not_stop_it(
+    double, producer, consumer
+):
+    sent = [producer.multicast(b"%d" % number, to={"P1", "P3"}) for number in range(5)]
+    double.crash("K1")
+    wider = {**INTERESTS["consumers"], "C1": {"P1", "P2", "P3", "P6"}, "C4": {"P1", "P6"}}
+    plan = double.replan({**INTERESTS, "consumers": wider})
+    assert plan.epoch == 2
+    assert all(isinstance(receipt.outcome, Appended) for receipt in sent)
+    double.restart("K1")
+    producer.multicast(b"new", to={"P6"}).ordered()
+    assert sorted(payloads(double.drain(consumer))) == [b"0", b"1", b"2", b"3", b"4", b"new"]
+    assert b"new" in payloads(double.drain(double.consumer("C4")))
+    with pytest.raises(UsageError, match="would end consumer C2, which reads"):
+        double.replan({"consumers": {"C1": {"P1"}}, "partitions": ["P1"]})
 
 
-def test_a_refused_message_leaves_a_hole_that_a_collector_fills():
-    with system(INTERESTS) as double:
-        producer, consumer = double.producer(), double.consumer("C1")
-        double.refuse("P1")
-        with pytest.raises(AppendRefused):
-            producer.multicast(b"refused", to={"P1"}).accepted()
-        double.run(1)  # until then its ticket would be that of the next message
-        producer.multicast(b"elsewhere", to={"P1", "P3"}).ordered()
-        double.settle()
-        assert payloads(double.drain(consumer)) == [b"elsewhere"]
-        (skip,) = double.log.read(log_partition(double.plan.log("P1")), 0, 10).records
-        assert skip.headers == (skip_header("P1"),)
+def test_a_refused_message_leaves_a_hole_that_a_collector_fills(double, producer, consumer):
+    double.refuse("P1")
+    with pytest.raises(AppendRefused):
+        producer.multicast(b"refused", to={"P1"}).accepted()
+    double.run(1)  # until then its ticket would be that of the next message
+    producer.multicast(b"elsewhere", to={"P1", "P3"}).ordered()
+    double.settle()
+    assert payloads(double.drain(consumer)) == [b"elsewhere"]
+    (skip,) = double.log.read(log_partition(double.plan.log("P1")), 0, 10).records
+    assert skip.headers == (skip_header("P1"),)
 
 
-def test_a_message_whose_ticket_is_lost_is_ordered_by_a_collector():
-    with system(INTERESTS) as double:
-        producer, consumer = double.producer(), double.consumer("C1")
-        double.lose(double.plan.top("P1").name)
-        producer.multicast(b"x", to={"P1"}).ordered()
-        assert double.faults_left == 0
-        assert payloads(double.drain(consumer)) == [b"x"]
+def test_a_message_whose_ticket_is_lost_is_ordered_by_a_collector(double, producer, consumer):
+    double.lose(double.plan.top("P1").name)
+    producer.multicast(b"x", to={"P1"}).ordered()
+    assert double.faults_left == 0
+    assert payloads(double.drain(consumer)) == [b"x"]
 
 
 def test_a_plan_cannot_begin_while_a_stream_is_away_and_is_finished_afterwards():
@@ -327,35 +327,31 @@ def test_the_check_finds_a_consumer_that_loses_a_message(drops, monkeypatch):
         double._recorder.readings.clear()  # the violation is found: the end must not find it again
 
 
-def test_what_is_not_read_yet_is_no_violation():
-    with system(INTERESTS) as double:
-        producer, consumer = double.producer(), double.consumer("C1")
-        for number in range(6):
-            producer.multicast(b"%d" % number, to={"P1"})
-        double.settle()
-        next(iter(consumer))
-        double.crash("K1")
-        double.stop_log("P1")
-        producer.multicast(b"x", to={"P1"})
-        late = double.consumer("C2", start="latest")
-        before = double.trace
-        report = double.check()
-        assert double.trace == before
-        assert [verdict.guarantee for verdict in report.violations] == []
-        assert late.poll(1) == []
+def test_what_is_not_read_yet_is_no_violation(double, producer, consumer):
+    for number in range(6):
+        producer.multicast(b"%d" % number, to={"P1"})
+    double.settle()
+    next(iter(consumer))
+    double.crash("K1")
+    double.stop_log("P1")
+    producer.multicast(b"x", to={"P1"})
+    late = double.consumer("C2", start="latest")
+    before = double.trace
+    report = double.check()
+    assert double.trace == before
+    assert [verdict.guarantee for verdict in report.violations] == []
+    assert late.poll(1) == []
 
 
-def test_a_seek_begins_another_reading():
-    with system(INTERESTS) as double:
-        producer, consumer = double.producer(), double.consumer("C1")
-        for number in range(4):
-            producer.multicast(b"%d" % number, to={"P1"})
-        first, *_ = double.drain(consumer)
-        consumer.seek(first.cursor)
-        assert payloads(double.drain(consumer)) == [b"1", b"2", b"3"]
-        consumer.seek("latest")
-        producer.multicast(b"4", to={"P1"})
-        assert payloads(double.drain(consumer)) == [b"4"]
+def test_a_seek_begins_another_reading(double, producer, consumer):
+    for number in range(4):
+        producer.multicast(b"%d" % number, to={"P1"})
+    first, *_ = double.drain(consumer)
+    consumer.seek(first.cursor)
+    assert payloads(double.drain(consumer)) == [b"1", b"2", b"3"]
+    consumer.seek("latest")
+    producer.multicast(b"4", to={"P1"})
+    assert payloads(double.drain(consumer)) == [b"4"]
 
 
 def test_a_test_that_would_wait_for_ever_ends_with_a_sentence():
@@ -412,20 +408,19 @@ def test_wrong_interests_are_refused_with_a_sentence(interests, sentence):
         system(interests)
 
 
-def test_wrong_names_are_refused_with_a_sentence():
-    with system(INTERESTS) as double:
-        with pytest.raises(UsageError, match="P9 is neither a log nor a collector"):
-            double.lose("P9")
-        with pytest.raises(UsageError, match="no collector K9"):
-            double.crash("K9")
-        with pytest.raises(UsageError, match="no exclusive consumer of group C9 is active"):
-            double.pause_active("C9")
-        with pytest.raises(UsageError, match="1 append or more"):
-            double.lose("P1", count=0)
-        with pytest.raises(UsageError, match="0 or more"):
-            double.delay("P1", -1)
-        with pytest.raises(UncoveredInterest):
-            double.consumer("C9")
+def test_wrong_names_are_refused_with_a_sentence(double):
+    with pytest.raises(UsageError, match="P9 is neither a log nor a collector"):
+        double.lose("P9")
+    with pytest.raises(UsageError, match="no collector K9"):
+        double.crash("K9")
+    with pytest.raises(UsageError, match="no exclusive consumer of group C9 is active"):
+        double.pause_active("C9")
+    with pytest.raises(UsageError, match="1 append or more"):
+        double.lose("P1", count=0)
+    with pytest.raises(UsageError, match="0 or more"):
+        double.delay("P1", -1)
+    with pytest.raises(UncoveredInterest):
+        double.consumer("C9")
 
 
 def test_closing_ends_what_is_on_its_way():

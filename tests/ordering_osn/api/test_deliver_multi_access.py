@@ -44,11 +44,12 @@ class World(SmallChannels):
         async def write(raw):
             written.append(messages.read_delivered(raw))
 
+        async def first():
+            return messages.deliver_request(USER, chains, start)
+
         deliver = DeliverMulti(self, clock=lambda: self.now)
-        request = messages.deliver_request(USER, chains, start)
-        await asyncio.wait_for(
-            deliver.serve(SimpleNamespace(write=write, granted=bytes), request, None), 60.0
-        )
+        stream = SimpleNamespace(read=first, write=write, granted=bytes)
+        await asyncio.wait_for(deliver.serve(stream, None), 60.0)
         deliver.close()
         await deliver.ended()
         (end,) = written

@@ -1,7 +1,8 @@
 """All that strangers can send, at once: a node's memory is bounded, and its clients are served.
 
-The node and the strangers are processes of their own, of this file. The strangers leave the
-processors to others (`os.nice`): what an honest client waits for is the node's own work.
+The node and the strangers are processes of their own, of this file. The strangers yield the
+processors (`os.nice`), by so little that they go on beside others: what an honest client waits for
+is the node's own work.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.envelopes import canonical, signed_envelope
+from ordering_osn.node.serving import share_freed_memory
 from ordering_osn.protos import (
     ConfigSignature,
     ConfigUpdate,
@@ -62,11 +64,13 @@ def say(what):
 
 
 def run_node(tls):
+    share_freed_memory()  # and below, `gc.freeze`: as `serving.serve`
+
     async def serve():
         server = Server(node, metrics=node.metrics, tls=tls)
         await server.start()
         gc.collect()
-        gc.freeze()  # as `serving.serve`
+        gc.freeze()
         say(server.port)
         await asyncio.to_thread(sys.stdin.read)
         await server.stop(0.2)
@@ -258,8 +262,8 @@ class Honest:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("secrets", "address"),
-    [("plain", "127.0.0.2")],
-    ids=["by address"],
+    [("plain", "127.0.0.2"), ("mutual", "127.0.0.1")],
+    ids=["by address", "by TLS certificate"],
 )
 def test_a_client_is_served_whatever_strangers_send(secrets, address, capsys):
     """They differ from it by their address, or by their TLS certificate."""
@@ -297,6 +301,6 @@ if __name__ == "__main__":
     if role == "node":
         run_node(MUTUAL_TLS if secrets == "mutual" else None)
     else:
-        os.nice(19)
+        os.nice(5)
         admin_tls = TlsFiles.read(ADMIN / "client.crt", ADMIN / "client.key", [ORDERER_CA])
         asyncio.run(Strangers(admin_tls if secrets == "mutual" else None, *rest).run())

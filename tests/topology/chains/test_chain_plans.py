@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
+from tests.topology.test_cli import EXAMPLES, run
 from topology.chains.chain_file import parse
-from topology.cli import app
 from topology.planner.solver import plan
 from topology.work import collector_work
 
-EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 CHAINS = [f"c{number}" for number in range(6)]
 
 
@@ -65,10 +61,6 @@ def test_a_chain_in_no_set_has_no_collector():
 
 
 # -- the command ----------------------------------------------------------------------------
-
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_the_command_writes_a_plan_that_the_other_verbs_read(tmp_path):

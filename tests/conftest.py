@@ -70,6 +70,16 @@ def pytest_ignore_collect(collection_path, config):
     return parts.is_left_out(collection_path, config.option.markexpr) or None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Look for garbage once, at the end: nearly all that is made meanwhile stays."""
+    gc.disable()
+    collected = yield
+    gc.enable()
+    gc.collect()
+    return collected
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Put what takes longest first, or one worker would end alone: JVMs, long ones, brokers."""

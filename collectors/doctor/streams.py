@@ -27,6 +27,7 @@ from multicast.control import (
     groups_topic,
     log_partition,
     order_topic,
+    plans_alone,
     stream_partition,
 )
 from multicast.drivers.protocol import Driver, Record, TopicPartition
@@ -36,7 +37,6 @@ from multicast.errors import (
     AmcastError,
     ClusterUnreachable,
     TimedOut,
-    TopicMissing,
     Trimmed,
 )
 from multicast.order.records import OwnRecord, StreamRecord, Unread, tag_of
@@ -114,14 +114,9 @@ def read_control(driver: Driver, topic: str) -> Control:
     """
     control = Control(ControlState(topic))
     operators, collectors = control_partition(topic), collectors_partition(topic)
+    plans_alone(driver, topic)
     # This end first: what collectors state of a plan comes after the plan.
-    try:
-        end = driver.last_stable_offsets([collectors])[collectors]
-    except TopicMissing:
-        _read_control(driver, operators, None, control.read)
-        if control.state.epoch:
-            control.state.plan()
-        raise
+    end = driver.last_stable_offsets([collectors])[collectors]
     _read_control(driver, operators, None, control.read)
     _read_control(driver, collectors, end, control.read_collectors)
     return control

@@ -27,7 +27,7 @@ from multicast.control.codecs import (
 )
 from multicast.control.documents import MACHINE_BYTES, PROCESS_BYTES, StatusPage
 from multicast.control.follower import ControlFollower
-from multicast.control.reader import ControlReader
+from multicast.control.reader import ControlReader, plans_alone
 from multicast.control.sources import source_of
 from multicast.control.state import ControlState, genesis
 from multicast.control.topics import (

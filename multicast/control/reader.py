@@ -26,6 +26,24 @@ _WAIT_S = 5.0
 _ANY = 2**31  # above each leader's epoch
 
 
+def plans_alone(driver: Driver, topic: str) -> ControlState:
+    """Read the plans if collectors have no topic, as in some versions; who opens it waits for it.
+
+    Raises `UnknownVersion` if this program does not read the version of the newest plan.
+    """
+    state, operators = ControlState(topic), control_partition(topic)
+    counts = driver.partition_counts([operators.topic, collectors_partition(topic).topic])
+    if list(counts) == [operators.topic]:
+        begin = driver.log_start_offsets([operators])[operators]
+        end = driver.last_stable_offsets([operators])[operators]
+        for fetched in read_upto(driver, operators, begin, end):
+            for record in fetched.records:
+                state.read_from(operators, record)
+    if state.epoch:
+        state.plan()
+    return state
+
+
 class ControlReader:
     """Reads both control topics into `state`, from their starts.
 
@@ -41,29 +59,17 @@ class ControlReader:
         self._operators, self._collectors = control_partition(topic), collectors_partition(topic)
         self._driver = driver
         self._leaders: dict[TopicPartition, int] = {}  # the epochs of their leaders, where known
+        alone = plans_alone(driver, topic)
+        partitions = (self._operators, self._collectors)
         try:
-            self._open(self._operators, self._collectors)
+            starts = driver.log_start_offsets(partitions)
         except TopicMissing:
-            self._refuse_without_plan()
+            alone.plan()
             raise
-
-    def _open(self, *partitions: TopicPartition) -> None:
-        starts = self._driver.log_start_offsets(partitions)
         self._positions = {partition: starts[partition] for partition in partitions}
-        self._reader = self._driver.reader(self._positions, wait_s=_WAIT_S)
+        self._reader = driver.reader(self._positions, wait_s=_WAIT_S)
         # Until the first `refresh` has read the plans: their checkpoints are not early then.
         self._reader.pause([self._collectors])
-
-    def _refuse_without_plan(self) -> None:
-        """Raise what says what to do if there is no plan, or one of another version."""
-        try:
-            self._open(self._operators)
-        except TopicMissing:
-            self.state.plan()
-        try:
-            self.refresh().plan()
-        finally:
-            self.close()
 
     @property
     def position(self) -> int:

@@ -24,7 +24,8 @@ TABLES = [
     for pattern in ("planted/*.toml", "planted.toml", "mends.toml")
     for file in sorted((ROOT / "tests").rglob(pattern))
 ]
-_IGNORED = shutil.ignore_patterns("__pycache__", "kafka_jars", "benchmarks")
+# What compiled files are being written; those of pytest, in the tests, hold the path that they had.
+_IGNORED = ["*.pyc.*", "kafka_jars", "benchmarks"]
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,10 @@ def definitions(text):
 
 
 def copied_source(folder):
-    """Copy the rooms and the tests into an empty folder."""
+    """Copy the rooms and the tests into an empty folder, with what is compiled of the rooms."""
     for name in (*ROOMS, "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=_IGNORED)
+        ignored = [*_IGNORED, "__pycache__"] if name == "tests" else _IGNORED
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns(*ignored))
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder
 

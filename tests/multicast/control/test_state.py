@@ -223,5 +223,10 @@ def test_where_collectors_have_no_topic_the_plan_says_why(version, error):
         plan = replace(FIRST, order_version=version)
         key, value = plan_record(genesis(FIRST.topic), plan, attempt="1")
         log.write(OPERATORS, value, key=key)
+    driver = MemoryDriver(log)
+    asked = []
+    driver.log_start_offsets = lambda logs: asked.extend(logs) or log.log_start_offsets(logs)
     with pytest.raises(error):
-        ControlReader(MemoryDriver(log), FIRST.topic)
+        ControlReader(driver, FIRST.topic)
+    # Whoever asks for a topic that is not there waits for it.
+    assert (COLLECTORS in asked) == (error is not UnknownVersion)

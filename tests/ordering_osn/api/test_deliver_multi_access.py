@@ -116,7 +116,7 @@ def test_a_chain_that_no_longer_follows_its_log_ends_the_stream(world, number):
 
 @pytest.mark.parametrize(
     "cursor",
-    [b"", b"1/K1/3", b"2:1/K1/3/0/3", b"1:1:1/K1/3/0/3", b"1:", b"1:\xff", b"1:" + b"9" * 2000],
+    [b"", b"1/K1/3/0/3", b"2:1/K1/3/0/3", b"1:1:1/K1/3/0/3", b"1:", b"1:\xff", b"1:" + b"9" * 2000],
 )
 def test_a_cursor_that_deliver_multi_did_not_give_is_refused(world, cursor):
     assert read(world, start=cursor)[0] == 400

@@ -25,7 +25,12 @@ from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Delivery
 from multicast.consuming.group_positions import GroupPositions
 from multicast.consuming.last_read import LastRead, LastReads
-from multicast.consuming.stated_ends import read_stated, refuse_lost_stream, tell
+from multicast.consuming.stated_ends import (
+    read_stated,
+    refuse_lost_stream,
+    refuse_other_end,
+    tell,
+)
 from multicast.consuming.subscription import (
     SubscriptionRequest,
     chain_back,
@@ -292,6 +297,7 @@ class SimulatedConsumer:
             if following is not None:
                 if self.order_partition is not None and self.world.schedule.loses:
                     self.last_reads.refuse_lost(self.order_partition)
+                refuse_other_end(state, delivery.order)
                 self._take(following)
                 self.last = following.position
                 self.world.note("turns to epoch", *self.seat.label, following.plan.epoch)

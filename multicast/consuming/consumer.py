@@ -25,7 +25,12 @@ from multicast.consuming.gaps import past_gap
 from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group
 from multicast.consuming.readers import open_clients
 from multicast.consuming.reading import Reading
-from multicast.consuming.stated_ends import read_stated, refuse_lost_stream, tell
+from multicast.consuming.stated_ends import (
+    read_stated,
+    refuse_lost_stream,
+    refuse_other_end,
+    tell,
+)
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -469,6 +474,7 @@ class Consumer(ConsumerFacts):
         if following is None:
             return True
         self._readers.refuse_lost_order()
+        refuse_other_end(control, delivery.order)
         with self._lock:
             self._begin(following)
         self._counter.resumed(self._clock.monotonic())

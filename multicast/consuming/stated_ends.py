@@ -102,12 +102,15 @@ def refuse_lost_stream(driver: Driver, control: ControlState, epoch: int, collec
             ).about(partition)
 
 
-def refuse_other_end(control: ControlState, order: OrderStream, epoch: int) -> None:
+def refuse_other_end(control: ControlState, order: OrderStream | None) -> None:
     """Raise `Truncated` if a frozen stream ends its logs elsewhere than their `ends` say.
 
     It has lost its end since, and other records are there: who reads it would deliver messages
     twice, or not at all. Not after a recovery, which may end a log where no stream does.
     """
+    epoch = control.last_epoch(order.plan.epoch, order.collector) if order is not None else None
+    if order is None or epoch is None or epoch not in control.ends:
+        return
     ends, ended = control.ends[epoch], control.ended[epoch]
     for number in sorted(order.own) if not (ended.resumed or ended.restored) else ():
         log, position = order.plan.logs[number].name, order.state.positions[number]

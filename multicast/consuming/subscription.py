@@ -20,12 +20,7 @@ from typing import NamedTuple
 
 from multicast.consuming.cursor import Cursor, interest_digest, single_log_cursor, start_cursor
 from multicast.consuming.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
-from multicast.consuming.stated_ends import (
-    refuse_other_end,
-    single_log_end,
-    tell,
-    tell_log_end,
-)
+from multicast.consuming.stated_ends import single_log_end, tell, tell_log_end
 from multicast.control import (
     SINGLE_LOG,
     ControlState,
@@ -294,14 +289,12 @@ def follow(
     """Open the epoch after a delivery that has ended; None while it has not begun.
 
     Raises `UncoveredInterest` if the next epoch does not cover the interest: only an explicit seek
-    may skip an epoch. Raises `Truncated` if the stream has lost the end that the epoch had.
+    may skip an epoch.
     """
     assert ended.ended
     last = control.last_epoch(ended.plan.epoch, ended.position.source)
     if last is None or control.starts(last + 1) is None:
         return None
-    if ended.order is not None:
-        refuse_other_end(control, ended.order, last)
     return begin(control, request, epoch=last + 1, bounds=bounds)
 
 

@@ -302,7 +302,7 @@ class OrderWalk(ClosedAtEnd):
             return False
         if self._order is not None:  # where its freeze is another one, that epoch begins elsewhere
             self._last.refuse_lost(self._partition)
-            refuse_other_end(control, self._order, last)
+            refuse_other_end(control, self._order)
         following = begin(control, self._request, epoch=last + 1, bounds=_BOUNDS)
         self._open(following.position)
         return True

@@ -347,5 +347,5 @@ def test_whose_freeze_is_gone_begins_no_epoch_that_begins_elsewhere(world, reade
             ends = {"P1": 9, "P2": 9, "P3": 0, "P4": 9}
             world.write(make(world.previous, 1, ends, attempt="1"))
         write(world, 3, first=9)
-        with pytest.raises(Truncated, match="has lost its end"):
+        with pytest.raises(Truncated, match="has lost its end: this consumer had read"):
             go_on()

@@ -27,7 +27,7 @@ _ANY = 2**31  # above each leader's epoch
 
 
 def plans_alone(driver: Driver, topic: str) -> ControlState:
-    """Read the plans if collectors have no topic, as in some versions; who opens it waits for it.
+    """Read the plans if collectors have no topic; to open a topic that is missing takes seconds.
 
     Raises `UnknownVersion` if this program does not read the version of the newest plan.
     """

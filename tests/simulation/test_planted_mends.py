@@ -3,9 +3,11 @@
 The ordering service's have a file of their own, so that two workers hunt at the same time.
 """
 
+import ast
+
 import pytest
 
-from tests.running.planted import TABLES, bugs, hunt_by_tests
+from tests.running.planted import TABLES, bugs, hunt_by_tests, sources
 
 # By table: the folder of the tests that find its bugs, and those that need not be named.
 FINDERS = {
@@ -25,7 +27,10 @@ def test_a_planted_bug_is_found(bug, table, copy):
 
 @pytest.mark.parametrize("bug", [bug for table in TABLES for bug in bugs(table)], ids=str)
 def test_each_patch_has_one_place(bug):
-    assert all(patch.place() for patch in bug.patches)
+    for patch in bug.patches:
+        name, at = patch.place()
+        text = sources()[name]
+        ast.parse(text[:at] + patch.new + text[at + len(patch.old) :])
 
 
 def test_each_bug_of_a_table_has_one_name():

@@ -106,11 +106,7 @@ class Simulation:
             self.world, self.judge, self.collectors, self.producers, self.strangers
         )
         self.ending = Ending(
-            self.world,
-            self.judge,
-            self.producers,
-            self.consumers,
-            calm_round=self.calm_round,
+            self.world, self.judge, self.producers, self.consumers, calm_round=self.calm_round
         )
 
     def run(self) -> ScheduleOutcome:

@@ -28,13 +28,7 @@ from bench.harness.histogram import Latencies
 from bench.harness.rig import append_all
 from multicast.consuming.consumer import Consumer
 from multicast.drivers import open_driver
-from multicast.drivers.protocol import (
-    Appender,
-    AppendOutcome,
-    Driver,
-    Record,
-    TopicPartition,
-)
+from multicast.drivers.protocol import Appender, AppendOutcome, Driver, Record, TopicPartition
 from multicast.errors import BufferFull, TimedOut
 from multicast.producing.producer import Producer
 from multicast.producing.receipts import Receipt, Receipts
@@ -185,12 +179,7 @@ class ProducerThread:
         log.write_accepted(command["round"], accepted, timeout_s=command["timeout_s"])
 
     def _send_in_time(
-        self,
-        number: int,
-        destinations: Sequence[int],
-        began: int,
-        rate: float,
-        delays: array[int],
+        self, number: int, destinations: Sequence[int], began: int, rate: float, delays: array[int]
     ) -> None:
         send, rest = self._send.single, self._padding
         now_ns, wait = time.monotonic_ns, _pause.wait

@@ -12,13 +12,7 @@ from dataclasses import dataclass, replace
 
 from bench.comparison.workload import ORDERING, Workload
 from topology.check import figures
-from topology.tree import (
-    CollectorSpec,
-    Log,
-    Objective,
-    Plan,
-    Subscription,
-)
+from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 _SHARED = 0
 

@@ -134,10 +134,7 @@ def _maximum(
     folder = cluster.folder / "maximum"
     folder.mkdir()
     saturated = replace(
-        workload,
-        load=SATURATE,
-        messages=_SATURATED_TIMES * workload.messages,
-        arms=("plain",),
+        workload, load=SATURATE, messages=_SATURATED_TIMES * workload.messages, arms=("plain",)
     )
     with Arm(saturated, "plain", replace(cluster, folder=folder)) as arm:
         progress("finding plain Kafka's maximum rate")

@@ -62,11 +62,7 @@ class ClientProcess:
     def __enter__(self) -> Self:
         with self._log.open("ab") as err:
             self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=err,
-                text=True,
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True
             )
         threading.Thread(target=self._read, daemon=True).start()
         return self

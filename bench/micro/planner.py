@@ -12,14 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from bench.baselines.trees import (
-    GROUPS_MAX,
-    byzcast,
-    flexcast,
-    join_tree,
-    one_root,
-    poster,
-)
+from bench.baselines.trees import GROUPS_MAX, byzcast, flexcast, join_tree, one_root, poster
 from bench.harness import acyclic_interests
 from bench.harness.acyclic_interests import block_tree, intervals, measured, nested, subtrees
 from bench.harness.interests import (
@@ -43,11 +36,7 @@ from topology.planner.solver import solve
 from topology.proof import proven
 from topology.tree import PHI_DEFAULT
 
-TEAMS = {
-    "A": ["P1", "P2", "P3"],
-    "B": ["P2", "P3", "P4"],
-    "C": ["P3", "P4", "P5"],
-}
+TEAMS = {"A": ["P1", "P2", "P3"], "B": ["P2", "P3", "P4"], "C": ["P3", "P4", "P5"]}
 
 
 def inputs(*, quick: bool) -> Iterator[tuple[str, InterestFile]]:

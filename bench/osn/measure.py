@@ -20,14 +20,7 @@ from bench.harness.client import FollowedNotes
 from bench.harness.figures import progress
 from bench.harness.histogram import Latencies
 from bench.harness.hosts import ClientProcess, cpu_seconds
-from bench.osn.client import (
-    TRANSACTIONS,
-    ReadBlocks,
-    Submit,
-    SubmitResult,
-    read_blocks,
-    submit,
-)
+from bench.osn.client import TRANSACTIONS, ReadBlocks, Submit, SubmitResult, read_blocks, submit
 from bench.osn.clients import ready
 from bench.osn.nodes import NodeProcesses, OrdererDeployment
 from bench.osn.transactions import Maker, user

@@ -29,11 +29,7 @@ SCHEMA_VERSION = 1  # of the document that `-o json` prints
 
 
 def report(
-    spark: SparkSession,
-    source: RunSource,
-    out: str,
-    *,
-    progress: Callable[[str], None],
+    spark: SparkSession, source: RunSource, out: str, *, progress: Callable[[str], None]
 ) -> dict[str, Any]:
     """Run the pipeline; returns its document. Raises `AmcastError` where Spark or Kafka fails."""
     began = time.monotonic()
@@ -48,12 +44,7 @@ def report(
         progress("reading the order streams")
         records = order_records(spark, source, planned) if planned else None
         document = examine(
-            events,
-            records,
-            order=order,
-            described=described,
-            out=out,
-            progress=progress,
+            events, records, order=order, described=described, out=out, progress=progress
         )
     except SPARK_ERRORS as error:
         raise _wrapped(error, source) from error

@@ -44,9 +44,7 @@ _DATA_SETS = (
     ("100x10MB", 100, 10_000_000),
 )
 # The document's name, and the module that prints it; a quick run takes none.
-SMALL = {
-    "collector-cpu": "bench.micro.collector_cpu",
-}
+SMALL = {"collector-cpu": "bench.micro.collector_cpu"}
 # A small benchmark that hangs is ended after this time.
 _SMALL_TIMEOUT_S = 1200.0
 
@@ -110,11 +108,7 @@ def _backlog() -> list[Entry]:
         Entry(
             f"backlog-{size}",
             "backlog",
-            (
-                f"message_bytes={_SIZES[size]}",
-                f"messages={messages}",
-                f"warm_up={messages // 4}",
-            ),
+            (f"message_bytes={_SIZES[size]}", f"messages={messages}", f"warm_up={messages // 4}"),
             ("pairs=2", "messages=20000", "warm_up=5000") if size == "1kB" else None,
         )
         for size, messages in counts.items()

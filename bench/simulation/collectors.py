@@ -35,13 +35,7 @@ from collectors.engine.questions import (
 from collectors.engine.skips import fill
 from multicast.control import ControlState, StatusPage
 from multicast.control.topic_identity import refuse_changed_topics
-from multicast.drivers.protocol import (
-    AppendFailed,
-    AppendOutcome,
-    Fetched,
-    Record,
-    TopicPartition,
-)
+from multicast.drivers.protocol import AppendFailed, AppendOutcome, Fetched, Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, Trimmed
 from multicast.order.runs import order_checksum
 from multicast.order.stream import OrderStream, StreamCheckpoint

@@ -25,12 +25,7 @@ from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Delivery
 from multicast.consuming.group_positions import GroupPositions
 from multicast.consuming.last_read import LastRead, LastReads
-from multicast.consuming.stated_ends import (
-    read_stated,
-    refuse_lost_stream,
-    refuse_other_end,
-    tell,
-)
+from multicast.consuming.stated_ends import read_stated, refuse_lost_stream, refuse_other_end, tell
 from multicast.consuming.subscription import (
     SubscriptionRequest,
     chain_back,

@@ -163,11 +163,7 @@ class Judge:
         return message_id
 
     def acknowledged(
-        self,
-        producer: str,
-        to: tuple[str, ...],
-        outcome: str,
-        message_id: str | None,
+        self, producer: str, to: tuple[str, ...], outcome: str, message_id: str | None
     ) -> None:
         """Note the outcome of a multicast; with losses nobody says what is at an offset."""
         if self._loses and outcome == "accepted":

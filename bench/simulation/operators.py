@@ -20,13 +20,7 @@ from collectors.engine.skips import fill_up
 from collectors.reconfiguration.drain import Drain, Streams
 from collectors.reconfiguration.recovery import recover
 from collectors.reconfiguration.survey import read_streams, refuse_damaged
-from multicast.control import (
-    ControlReader,
-    ControlState,
-    log_partition,
-    order_topic,
-    plan_record,
-)
+from multicast.control import ControlReader, ControlState, log_partition, order_topic, plan_record
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, Conflict

@@ -206,11 +206,7 @@ def draw(seed: int) -> Schedule:
         ops=_with_audits(
             changes,
             _ops(
-                rng,
-                plans,
-                calm=calm,
-                trims=trims_order or rng.random() < 0.2,
-                recreates=recreates,
+                rng, plans, calm=calm, trims=trims_order or rng.random() < 0.2, recreates=recreates
             ),
         ),
     )
@@ -355,12 +351,7 @@ def _limits(rng: Random) -> CollectorLimits:
 
 
 def _ops(
-    rng: Random,
-    plans: tuple[tuple[Plan, ...], ...],
-    *,
-    calm: bool,
-    trims: bool,
-    recreates: bool,
+    rng: Random, plans: tuple[tuple[Plan, ...], ...], *, calm: bool, trims: bool, recreates: bool
 ) -> tuple[Op, ...]:
     """Draw the turns and their order. Operators of epoch e get turns only in its share of them."""
     keyed: list[tuple[float, TurnKind]] = []

@@ -14,14 +14,7 @@ from bench.simulation.collectors import SimulatedCollectors
 from bench.simulation.world import World
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.errors import AmcastError
-from multicast.order.records import (
-    FreezeRecord,
-    OwnRecord,
-    Position,
-    RelayRecord,
-    Ticket,
-    encode,
-)
+from multicast.order.records import FreezeRecord, OwnRecord, Position, RelayRecord, Ticket, encode
 from multicast.order.stream import OrderStream
 
 _MESSAGES = (0, 1, 1, 2, 3, 200)  # that a surplus ticket counts

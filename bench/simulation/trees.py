@@ -14,14 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from topology.tree import (
-    CollectorSpec,
-    Log,
-    Objective,
-    Plan,
-    Subscription,
-    log_name,
-)
+from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription, log_name
 
 TOPIC = "A"
 STREAMS = 9  # order streams of a plan: the most collectors that one has

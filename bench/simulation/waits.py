@@ -396,11 +396,7 @@ class WaitSimulation:
         return wanted - sum(stored < before for stored, _ in self.judge.waits)
 
 
-_LASTS_MS = {
-    Incident.FROZEN: FROZEN_MS,
-    Incident.ORDER_FROZEN: FROZEN_MS,
-    Incident.STALLED: 2000,
-}
+_LASTS_MS = {Incident.FROZEN: FROZEN_MS, Incident.ORDER_FROZEN: FROZEN_MS, Incident.STALLED: 2000}
 _REFUSALS = (Incident.REFUSED, Incident.REFUSED_OFTEN)
 
 
@@ -422,10 +418,7 @@ def _plan() -> Plan:
             CollectorSpec("K1", ("P1", "P2"), None, 0),
             CollectorSpec("K2", ("P2", "P3"), "K1", 1),
         ),
-        consumers=(
-            Subscription("C1", ("P1", "P2"), "K1"),
-            Subscription("C2", ("P2", "P3"), "K2"),
-        ),
+        consumers=(Subscription("C1", ("P1", "P2"), "K1"), Subscription("C2", ("P2", "P3"), "K2")),
         objective=Objective(0.0, 0.0, 0.0, 0.0),
     )
 

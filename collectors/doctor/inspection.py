@@ -14,7 +14,7 @@ shows only in a record that is written during the inspection.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -72,7 +72,7 @@ from multicast.errors import (
     TopicMissing,
     Trimmed,
 )
-from topology.tree import Plan
+from topology.tree import Log, Plan
 
 _T = TypeVar("_T")
 _PAGE_S = 1.0  # a page takes milliseconds, and most are served to their own machine only
@@ -261,7 +261,7 @@ def _inspect_epoch(
     work = partial(_work, driver, state, patience_s, streams)
     read = _seen(work, "what collectors do", unseen) or []
     facts.collectors = tuple(collector for collector, _ in read)
-    facts.held = _held(driver, admin, state.plan(state.begun_epoch), unseen)
+    facts.held = held_logs(driver, admin, state.plan(state.begun_epoch).logs, unseen)
     agreement = partial(_damages, driver, state, streams)
     facts.damages = _seen(agreement, "the streams' agreement", unseen) or ()
     older = partial(_older, driver, plan, facts.topics)
@@ -325,9 +325,11 @@ def _damages(
     return damages
 
 
-def _held(driver: Driver, admin: Admin, plan: Plan, unseen: list[str]) -> tuple[HeldLog, ...]:
+def held_logs(
+    driver: Driver, admin: Admin, of: Iterable[Log], unseen: list[str]
+) -> tuple[HeldLog, ...]:
     """Find logs whose last stable offset is held back, and ask for the open transactions."""
-    logs = {log_partition(log): log.name for log in plan.logs}
+    logs = {log_partition(log): log.name for log in of}
     try:
         highs, ends = driver.high_watermarks(list(logs)), driver.last_stable_offsets(list(logs))
     except TopicMissing:  # `of_changed_topics` reports it

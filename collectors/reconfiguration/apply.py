@@ -16,15 +16,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
-from collectors.doctor.checks import of_brokers, of_changed_topics, of_topics
+from collectors.doctor.checks import of_brokers, of_changed_topics, of_held_logs, of_topics
 from collectors.doctor.consumer_groups import group_prefix, request_of
 from collectors.doctor.finding import Check, Finding, Weight, refuse
 from collectors.doctor.inspection import (
+    held_logs,
     inspect_brokers,
     of_settings,
     overtaken_groups,
     topic_ids_of,
 )
+from collectors.doctor.streams import now_ms
 from collectors.engine.ended_processes import EndedProcesses, place_of
 from collectors.engine.skips import ignore
 from collectors.reconfiguration.appends import append_one
@@ -61,6 +63,7 @@ from multicast.errors import (
     UncoveredInterest,
     UsageError,
 )
+from topology.carry_over import retained
 from topology.changes import refuse_moved_logs
 from topology.check import PlanRejected, check
 from topology.tree import Plan
@@ -140,6 +143,7 @@ def apply(
         if running is not None:
             refuse(of_changed_topics(running, topic_ids_of(admin, running)))
             refuse_damaged(driver, state)
+            _refuse_held(driver, admin, running, plan)
         refuse_partitions(driver, admin, plan, running, add_partitions=add_partitions)
         refuse(of_changed_topics(plan, topic_ids_of(admin, plan)))
         refuse(of_topics(topics_ahead(admin, plan)))
@@ -321,6 +325,15 @@ def _refuse_lost(running: Plan, plan: Plan, groups: Mapping[str, SubscriptionReq
             f"the new plan would end {'; '.join(lost)}: add to the interest file what it lacks, or "
             f"give --uncovered if they are gone"
         )
+
+
+def _refuse_held(driver: Driver, admin: Admin, running: Plan, plan: Plan) -> None:
+    """Raise `Conflict` if a log that has to end has a transaction open: until then it could not."""
+    goes_on = retained(running, plan).logs
+    ends = [log for log in running.logs if log.name not in goes_on]
+    held = [log for log in held_logs(driver, admin, ends, []) if log.opened]
+    for found in of_held_logs(held, now_ms=now_ms()):
+        raise Conflict(f"the running epoch could not end: {found.says}; {found.do}; apply again")
 
 
 def unapplied(plan: Plan) -> Plan:

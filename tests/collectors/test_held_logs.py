@@ -2,13 +2,16 @@
 
 import re
 import threading
+from dataclasses import replace
 
 import pytest
 
 from collectors.doctor.checks import Check, findings
 from collectors.doctor.inspection import inspect
+from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
 from multicast.drivers.kafka import Admin
+from multicast.errors import Conflict
 from tests.helpers.system import PATIENCE_S, open_transaction, until
 
 pytestmark = pytest.mark.timeout(900)
@@ -57,6 +60,13 @@ def test_a_log_that_stands_still_holds_up_nobody_who_does_not_wait_for_its_messa
         )
         assert "Kafka aborts it 10 min after it began" in finding.do
         assert f"kafka-transactions.sh abort --topic {system.topic} --partition 1" in finding.do
-        transaction.abort_transaction(PATIENCE_S)
+        first, *rest = system.plan.consumers
+        served = (replace(first, name="C9"), *rest)
+        renamed = replace(system.plan, epoch=2, base_epoch=1, consumers=served)
+        with Admin(system.bootstrap) as admin:
+            with pytest.raises(Conflict, match=r"could not end: log P2 is held at offset \d+, "):
+                apply(system.driver, admin, renamed, uncovered=True)
+            transaction.abort_transaction(PATIENCE_S)
+            assert apply(system.driver, admin, renamed, uncovered=True).changed
         waits.ordered(PATIENCE_S)
         until(lambda: not transaction_findings(system), "no finding")

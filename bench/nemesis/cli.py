@@ -32,6 +32,8 @@ from bench.nemesis.run import run
 from bench.nemesis.schedule import Planned, schedule
 from bench.nemesis.system import HOSTS, System
 from multicast.errors import UsageError
+from multicast.local.cluster import DEFAULT_VERSION
+from multicast.local.installation import install
 from multicast.verification.report import OrderViolation
 from topology.output import Output, OutputOption
 
@@ -156,6 +158,7 @@ def _run(
 def _enter_namespaces() -> None:
     """Restart this command in new namespaces; of mounts, too: one fault mounts a small disk."""
     command = in_own_namespace([sys.executable, *sys.orig_argv[1:]])
+    install(DEFAULT_VERSION, progress=Console(stderr=True).print)  # no registry is reached in there
     command.insert(command.index("--"), "--mount")
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 

@@ -4,7 +4,9 @@ from collections import Counter
 
 import pytest
 
+from bench.nemesis import cli
 from bench.nemesis.schedule import Card, schedule
+from multicast.local.cluster import DEFAULT_VERSION
 
 CARDS = [Card(f"kind {number}", (0.5 * number, number), 1 + number % 2) for number in range(9)]
 
@@ -23,3 +25,12 @@ def test_every_kind_comes_before_any_comes_a_third_time(seed):
         if max(counts.values()) == 3:
             break
     assert len(counts) == len(CARDS)
+
+
+def test_kafka_is_installed_before_the_run_loses_the_machines_network(monkeypatch):
+    done = []
+    monkeypatch.setattr(cli, "in_own_namespace", lambda argv: ["/unshare", "--", *argv])
+    monkeypatch.setattr(cli, "install", lambda version, **_: done.append(version))
+    monkeypatch.setattr(cli.os, "execv", lambda program, _: done.append(program))
+    cli._enter_namespaces()
+    assert done == [DEFAULT_VERSION, "/unshare"]

@@ -273,7 +273,7 @@ def test_a_recovery_that_was_killed_at_any_step_is_finished_by_the_next(monkeypa
 
 def test_what_a_plan_of_another_layout_would_lose_is_accepted_only_as_a_loss():
     with Small(CHAIN) as system:
-        system.run_all()
+        running = system.run_all()
         forge(system, "K1", freeze)
         with system.producer(tickets=False) as producer:
             producer.multicast(b"", to={"P2"}).accepted(60)
@@ -286,6 +286,9 @@ def test_what_a_plan_of_another_layout_would_lose_is_accepted_only_as_a_loss():
         system.propose(
             replace(CHAIN, epoch=2, base_epoch=1, consumers=fewer, collectors=tuple(collectors))
         )
+        for node, thread in running:
+            node.stop()
+            thread.join(60)
         places = [stream_partition(CHAIN, node.name) for node in CHAIN.collectors]
         control = control_partition(CHAIN.topic), collectors_partition(CHAIN.topic)
         before = system.driver.high_watermarks([*places, *control])

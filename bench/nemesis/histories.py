@@ -5,7 +5,7 @@
 
 A producer's file. `ns` is this machine's monotonic clock, the same for all its processes.
 
-    {"producer": "p1", "instance": "a", "ns": 1}       the producer is open
+    {"producer": "p1", "instance": "a", "ns": 1}       the producer is open; "fifo": true: in order
     {"begun": 0, "to": ["P1"], "ns": 2}                before the call: numbers count 0, 1, 2, ...
     {"call": 0, "outcome": "accepted", "message_id": "P1:7", "ns": 3}     or failed, or unknown
     {"dropped": 12}                                    calls that were not made so far
@@ -85,6 +85,7 @@ class _Calls:
     accepted: array[int] = field(default_factory=lambda: array("q"))  # packed message IDs
     audited: array[int] = field(default_factory=lambda: array("q"))
     dropped: int = 0
+    fifo: bool = False  # it keeps its own order, so its calls wait
 
     def name(self, number: int) -> str:
         """Name a call as its message's value does."""
@@ -159,7 +160,7 @@ class RunHistory:
     # -- producers --------------------------------------------------------------------------
 
     def _produced(self, first: dict[str, Any], lines: Iterator[dict[str, Any]]) -> None:
-        calls = _Calls(first["producer"], first["instance"])
+        calls = _Calls(first["producer"], first["instance"], fifo=first.get("fifo", False))
         key = f"{calls.producer}/{calls.instance}"
         if self._calls.setdefault(key, calls) is not calls:
             raise HistoryError(f"{key} wrote two files: give each process its own instance")
@@ -205,9 +206,10 @@ class RunHistory:
         if outcome == "accepted":
             self.counts.accepted += 1
             calls.accepted[number] = packed = self._packed(line["message_id"])
-            self._note_times(packed, calls.begun_ns[number], line["ns"])
-            to = joined(sorted(calls.to[number]))
-            self.load.setdefault(to, array("q")).append(calls.begun_ns[number])
+            if not calls.fifo:
+                self._note_times(packed, calls.begun_ns[number], line["ns"])
+                to = joined(sorted(calls.to[number]))
+                self.load.setdefault(to, array("q")).append(calls.begun_ns[number])
         elif outcome == "failed":
             self.counts.failed += 1
         else:
@@ -217,7 +219,12 @@ class RunHistory:
         self, calls: _Calls, number: int, outcome: str, message_id: str | None
     ) -> None:
         self._builder.acknowledgement(
-            producer=calls.producer, to=calls.to[number], outcome=outcome, message_id=message_id
+            # A producer that begins anew is another one, with an order of its own.
+            producer=f"{calls.producer}/{calls.instance}" if calls.fifo else calls.producer,
+            to=calls.to[number],
+            outcome=outcome,
+            message_id=message_id,
+            sent=number if calls.fifo else None,
         )
 
     def _note_times(self, packed: int, *both_ns: int) -> None:

@@ -35,6 +35,7 @@ _NS = 10**9
 _TICK_S = 0.02  # the longest wait between two looks at outcomes
 _POLL_S = 0.1  # how long a poll waits: a process notices SIGTERM in this time
 _AGAIN_S = 0.2  # between two attempts while the cluster is away: five a second load no broker
+_AHEAD_S = 1.0  # for a call that follows others, then it fails
 _LATE_S = 1.0  # after a freeze, the calls of at most this time are made at once
 _CLOSE_S = 5.0  # for the driver to close, after its delivery time-out
 FILLING = b"!"  # of the messages of a bulk, and of no other
@@ -49,6 +50,7 @@ class Produce:
     `unsettled_max`   the greatest number of calls without an outcome; further calls are dropped
                       and counted
     `bulk`            if above 0: only one message to the first set, then so many by one call
+    `fifo`            keep this producer's own order; each call waits for those before, at most 1 s
     """
 
     bootstrap: str
@@ -64,6 +66,7 @@ class Produce:
     unsettled_max: int = 3000
     delivery_timeout_s: float = 30.0
     bulk: int = 0
+    fifo: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +103,8 @@ def produce(task: Produce, talk: Talk) -> None:
             topic=task.topic,
             driver=task.driver,
             client=task.client,
-            block_s=0.0,
+            block_s=_AHEAD_S if task.fifo else 0.0,
+            fifo=task.fifo,
             delivery_timeout_s=task.delivery_timeout_s,
         )
     )
@@ -158,7 +162,8 @@ class _Calling:
         self._dropped = 0
         self._outcomes: deque[tuple[int, int, AppendOutcome]] = deque()
         self._logs: dict[int, str] = {}  # by call without an outcome
-        notes.write({"producer": task.name, "instance": task.instance, "ns": _now()})
+        opened = {"producer": task.name, "instance": task.instance, "ns": _now()}
+        notes.write({**opened, "fifo": True} if task.fifo else opened)
         self._began_ns = _now()
 
     def turn(self) -> None:

@@ -6,9 +6,10 @@ on the loopback. The clients of host c4 reach the brokers through a proxy.
     b1 b2 b3    a broker each
     c1 c2       instances that share the collectors: i1; i2 and i3
     c3          producers p1, s1 and s2, consumers C1, C3 and C5
-    c4          producers p2 and bulk, consumers C2 and C4, through the proxy
+    c4          producers p2, f1 and bulk, consumers C2 and C4, through the proxy
 
-No fault strikes s1 and s2: their logs never rest for 250 ms. Bulk runs only for some faults.
+No fault strikes s1 and s2: their logs never rest for 250 ms. f1 keeps its own order. Bulk runs only
+for some faults.
 
 This module knows no faults; `faults/` has them.
 """
@@ -55,6 +56,8 @@ _STEADY: Mapping[str, tuple[Sequence[Sequence[str]], float]] = {
     "s1": ([("P6",)] * 10 + [("P7",)], 88.0),
     "s2": ([("P6",)], 80.0),
 }
+_FIFO = "f1"
+_FIFO_RATE = 10.0
 INTERESTS: Mapping[str, Sequence[str]] = {
     "C1": ("P1", "P2", "P3"),
     "C2": ("P2", "P3", "P4"),
@@ -71,10 +74,10 @@ BROKERS = (1, 2, 3)
 INSTANCES = {"i1": "c1", "i2": "c2", "i3": "c2"}
 _SPARE = ("i4", "c1")
 STRUCK = ("p1", "p2")  # the producers that faults strike
-_PRODUCERS = {"p1": "c3", "p2": "c4", **dict.fromkeys(_STEADY, "c3")}
+_PRODUCERS = {"p1": "c3", "p2": "c4", _FIFO: "c4", **dict.fromkeys(_STEADY, "c3")}
 _BULK = ("bulk", "c4")
 # Some faults outlast them; a broker that does not answer leads for 9 s more.
-_DELIVERY_TIMEOUTS_S = {"p1": 2.0, "p2": 6.0, "s1": 4.0, "s2": 4.0, "bulk": 10.0}
+_DELIVERY_TIMEOUTS_S = {"p1": 2.0, "p2": 6.0, _FIFO: 4.0, "s1": 4.0, "s2": 4.0, "bulk": 10.0}
 CONSUMERS = {"C1": "c3", "C2": "c4", "C3": "c3", "C4": "c4", "C5": "c3"}
 _ON_KAFKA_PYTHON = ("C4",)
 CLIENT_HOSTS = ("c1", "c2", "c3", "c4")
@@ -251,8 +254,10 @@ class System:
     def _producer(self, name: str, host: str) -> MakeCommand:
         def make_command(start: int) -> list[str]:
             about = self._about("produce", name, host, start)
-            sets, rate = _STEADY.get(name, (SETS, self._rate / len(STRUCK)))
-            load = self._bulk if name == _BULK[0] else {"sets": sets, "rate": rate}
+            own = _FIFO_RATE if name == _FIFO else self._rate / len(STRUCK)
+            sets, rate = _STEADY.get(name, (SETS, own))
+            load = {"sets": sets, "rate": rate, "fifo": name == _FIFO}
+            load = self._bulk if name == _BULK[0] else load
             about |= {"delivery_timeout_s": _DELIVERY_TIMEOUTS_S[name], "bytes": _MESSAGE_BYTES}
             return command(produce, Produce(**{**about, **load}), *flags_of(self.token))
 

@@ -16,15 +16,16 @@ MS = 1_000_000
 class Story:
     """The files of a correct run, as lists of lines, for tests to change.
 
-    Producer p1 is killed after 30 calls, the last three without an outcome: two of those messages
-    stand in the logs. Consumer C1 is killed after 26 deliveries and goes on from its 20th.
+    Producer p1 keeps its own order. It is killed after 30 calls, the last three without an outcome:
+    two of those messages stand in the logs. Consumer C1 is killed after 26 deliveries and goes on
+    from its 20th.
     """
 
     def __init__(self):
         self.messages = []  # (message ID, to, value), in the agreed order
         self.files = {
-            "p1-a": [{"producer": "p1", "instance": "a", "ns": 1}],
-            "p1-b": [{"producer": "p1", "instance": "b", "ns": 1}],
+            f"p1-{name}": [{"producer": "p1", "instance": name, "ns": 1, "fifo": True}]
+            for name in "ab"
         }
         offsets = {}
         for place in range(CALLS):
@@ -143,6 +144,16 @@ def swap_two(story):
     lines[9], lines[10] = lines[10], lines[9]
 
 
+def send_in_another_order(story):
+    calls = [
+        [line for line in story.files["p1-b"] if number in (line.get("begun"), line.get("call"))]
+        for number in (10, 12)
+    ]
+    for first, second in zip(*calls, strict=True):
+        for key in {"to", "message_id"} & first.keys():
+            first[key], second[key] = second[key], first[key]
+
+
 def lose_one_everywhere(story):
     message_id = next(one[0] for one in story.messages[40:] if one[1] == ["P1"])
     remove(story, message_id, "C1-b", "C1.audit-audit")
@@ -206,7 +217,8 @@ ORDER = {"uniform prefix order", "uniform acyclic order"}
         (lose_one_that_another_instance_had, {"uniform prefix order", "replay"}),
         (lose_one_between_two_instances, {"uniform agreement", "validity", "began elsewhere"}),
         (double_one, {"uniform integrity"}),
-        (swap_two, ORDER),
+        (swap_two, {*ORDER, "fifo order"}),
+        (send_in_another_order, {"fifo order"}),
         (lose_one_everywhere, {"validity", "not at its ID"}),
         (invent_one, {"uniform integrity", "invented"}),
         (append_one_twice, {"appended twice"}),

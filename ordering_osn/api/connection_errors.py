@@ -80,6 +80,8 @@ def lost(address: str, status: str, text: str, tls: TlsFiles | None) -> Connecti
         # A node that stops closes connections, too, so this one is tried again.
         if any(part in text for part in _CLOSED):
             return ConnectionLost(f"{address}: {_closed(tls)}")
+    if text == "Internal error from Core":  # grpc/grpc#36066
+        return ConnectionLost(f"{address}: it ended the call; gRPC's client lost the reason")
     return ConnectionLost(f"{address}: {status}: {text}")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 
 import grpc
 import pytest
@@ -24,6 +25,7 @@ from tests.ordering_osn.helpers.chains import (
     SmallChannels,
     gathered,
     numbers,
+    refused,
     served,
     serving,
     transaction,
@@ -133,8 +135,8 @@ def test_under_mutual_tls_the_certificate_tells_who_has_a_stream(runner, channel
         async with served(channels, **options) as client:
             idle = [client._channel.stream_stream(METHODS[1])() for _ in range(2)]
             await becomes(lambda: sum(limits._granted.values()) == 2)
-            with pytest.raises(ConnectionLost, match="this client has 2 streams"):
-                await gathered(deliver(client, tls_hash=USER_TLS.tls_hash))
+            with_hash = partial(deliver, client, tls_hash=USER_TLS.tls_hash)
+            await refused(with_hash, "this client has 2 streams")
             ended = [call.done() for call in idle]
             for call in idle:
                 call.cancel()

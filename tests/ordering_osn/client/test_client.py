@@ -6,7 +6,7 @@ import pytest
 
 from multicast.errors import TimedOut, UsageError
 from multicast.local.broker import free_ports
-from ordering_osn.api.connection_errors import ConnectionLost, MethodMissing
+from ordering_osn.api.connection_errors import ConnectionLost, MethodMissing, lost
 from ordering_osn.api.grpc_client import is_own_machine
 from ordering_osn.chain.bundles.bundle import BadBundle
 from ordering_osn.chain.bundles.rule import VoidReason
@@ -126,6 +126,11 @@ def test_nodes_that_are_gone_raise_an_error_that_is_not_definite():
     error = raised(ConnectionLost, submit())
     assert error.retriable
     assert not error.definite
+
+
+def test_a_status_that_grpc_has_overwritten_is_not_shown():
+    says = str(lost("node:7050", "INTERNAL", "Internal error from Core", None))
+    assert says == "node:7050: it ended the call; gRPC's client lost the reason"
 
 
 def test_a_silent_node_counts_as_lost():

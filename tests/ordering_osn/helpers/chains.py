@@ -9,8 +9,11 @@ import threading
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
+import pytest
+
 from bench.osn.transactions import FOLDER as FABRIC
 from ordering_osn.api.channels import Refused
+from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.metrics import Metrics
@@ -201,6 +204,20 @@ async def gathered(answers, *, within_s=60.0):
     """All that an asynchronous iterator gives."""
     async with asyncio.timeout(within_s):
         return [answer async for answer in answers]
+
+
+async def refused(ask, says):
+    """Ask until the server's refusal says this.
+
+    Where a write fails as the call ends, gRPC's client loses it: grpc/grpc#36066.
+    """
+    error = lost = "gRPC's client lost the reason"
+    async with asyncio.timeout(60):
+        while error.endswith(lost):
+            with pytest.raises(ConnectionLost) as raised:
+                await gathered(ask())
+            error = str(raised.value)
+    assert says in error
 
 
 def asking(data, *, channel="chain-a", now=None, signer=USER, tls_hash=b""):

@@ -382,7 +382,7 @@ class Consumers:
         elif seat.late:
             where = "latest"
         seat.process = SimulatedConsumer(self._world, seat, self._judge, where=where)
-        self._judge.begins(seat.label, seat.process.last)
+        self._judge.begins(seat.label, seat.process.last, seat.committed)
 
     def _crashed(self, seat: Seat) -> None:
         assert seat.process is not None

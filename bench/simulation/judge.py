@@ -67,6 +67,9 @@ class Judge:
         # With losses nothing is judged before the end: what each label has then, and by which its
         # application goes on. No cursor stands behind what a crashed process had delivered last.
         self._kept: dict[Label, list[_Kept]] = {}
+        # And what it had, by its place, up to the last commit: it may go on from there, although it
+        # has begun at the start in between.
+        self._had: dict[Label, dict[tuple[int, int, int, int], _Kept]] = {}
         self.gone: list[Gone] = []
         self._loses = loses
         self.deliveries = 0
@@ -79,22 +82,27 @@ class Judge:
         self._scene = scene
         self._acknowledged: list[tuple[str, tuple[str, ...], str, str | None]] = []
 
-    def begins(self, label: Label, start: Cursor) -> None:
+    def begins(self, label: Label, start: Cursor, committed: Cursor | None) -> None:
         """Note that a process of the seat starts at a cursor: its sequence begins at 0."""
         self._sequences[label] = 0
-        kept = self._kept.get(label, [])
+        last = max(_place(start), _place(committed or start))
+        had = sorted(self._had.get(label, {}).items())
+        self._had[label] = {place: each for place, each in had if _place(each.after) <= last}
+        kept = self._had[label].values()
         self._kept[label] = [each for each in kept if _place(each.after) <= _place(start)]
 
     def gives_up(self, label: Label) -> None:
         """Note that a seat has no successor, or was told of a loss: it agrees with nobody."""
         self._kept.pop(label, None)
+        self._had.pop(label, None)
 
     def delivered(self, label: Label, batch: Batch, index: int, *, before: Cursor) -> str:
         """Note a delivery by a process whose cursor was `before`; return the message's ID."""
         if not self._loses:
             return self._judge(label, batch, index, before)
         self._refuse_gone(label, batch, index, before)
-        self._kept[label].append(_Kept(batch, index, before, batch.cursor(index)))
+        kept = self._had[label][_place(before)] = _Kept(batch, index, before, batch.cursor(index))
+        self._kept[label].append(kept)
         self.deliveries += 1
         return _message_id(batch, index)
 

@@ -256,8 +256,8 @@ class System:
             about = self._about("produce", name, host, start)
             own = _FIFO_RATE if name == _FIFO else self._rate / len(STRUCK)
             sets, rate = _STEADY.get(name, (SETS, own))
-            load = {"sets": sets, "rate": rate, "fifo": name == _FIFO}
-            load = self._bulk if name == _BULK[0] else load
+            steady = {"sets": sets, "rate": rate, "fifo": name == _FIFO}
+            load = self._bulk if name == _BULK[0] else steady
             about |= {"delivery_timeout_s": _DELIVERY_TIMEOUTS_S[name], "bytes": _MESSAGE_BYTES}
             return command(produce, Produce(**{**about, **load}), *flags_of(self.token))
 

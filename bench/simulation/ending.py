@@ -26,7 +26,7 @@ from topology.tree import Log
 BUSY_MS = 200  # between two messages of each log: a log with so many never rests for a tick
 _BUSY_ROUNDS = 36  # a window has four ticks; an imbalance may end it, and leave a smaller one
 _HELD_ROUNDS = 8  # more than levels and epochs, and than a collector takes to hold a log
-_EPOCH_ROUNDS = 100
+_EPOCH_ROUNDS = 100  # more than an announced epoch takes to begin
 _WHOLE = 100  # offsets: more than a log has that is released
 _READ_MORE_MAX = 100  # beyond two intervals: what is appended at once, or a lost statement
 
@@ -71,16 +71,15 @@ class Ending:
     def hung(self, bits: int) -> Violation | None:
         """Leave a transaction open for a while."""
         world = self._world
-        state = world.view().state
-        logs = state.plan().logs
-        hung = logs[bits % len(logs)]
         for _ in range(_EPOCH_ROUNDS):  # `apply` refuses while a transaction is open
+            state = world.view().state
             if state.begun_epoch == state.epoch:
                 break
             self._calm_round(250)
-            state = world.view().state
         else:
             return None  # why no epoch begins is judged at rest
+        logs = state.plan().logs
+        hung = logs[bits % len(logs)]
         transaction = world.log.transaction()
         offset = transaction.append(log_partition(hung), b"hung")
         producer = self._producers.beside()

@@ -75,7 +75,7 @@ COMMANDS = {
         "amcast verify c1.jsonl",
         (
             "amcast generate prometheus-rules --out amcast-rules.yaml    "
-            "# 23 alerts, each with its section in the runbook"
+            "# 24 alerts, each with its section in the runbook"
         ),
         (
             "amcast generate grafana --out amcast-dashboard.json         "

@@ -47,12 +47,7 @@ class GroupMember:
     """
 
     def __init__(
-        self,
-        bootstrap: str,
-        client: Mapping[str, str],
-        topic: str,
-        *,
-        changed: Callable[[], None],
+        self, bootstrap: str, client: Mapping[str, str], topic: str, *, changed: Callable[[], None]
     ) -> None:
         self.snapshot: GroupSnapshot | None = None
         self.error = LastError()

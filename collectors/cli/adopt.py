@@ -19,13 +19,7 @@ from typing import Annotated
 
 import typer
 
-from collectors.adoption.facts import (
-    consumers_of,
-    document,
-    interests_text,
-    report,
-    topics_made,
-)
+from collectors.adoption.facts import consumers_of, document, interests_text, report, topics_made
 from collectors.adoption.inspection import read_facts, refuse_plan, refuse_topic
 from collectors.adoption.undo import topics_to_delete
 from collectors.cli.cluster import cluster_of, say

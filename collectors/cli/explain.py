@@ -41,10 +41,7 @@ def explain_message(
     """
     wanted = message_of(message)
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    with (
-        control_of(chosen) as (opened, state),
-        Admin(chosen.bootstrap, chosen.client) as admin,
-    ):
+    with control_of(chosen) as (opened, state), Admin(chosen.bootstrap, chosen.client) as admin:
         facts = explain(opened, admin, state, wanted)
     if output is Output.JSON:
         typer.echo(json.dumps(document(facts)))

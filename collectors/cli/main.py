@@ -33,11 +33,7 @@ from collectors.reconfiguration.status_pages import (
     reported_counts,
 )
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
-from multicast.control import (
-    ControlState,
-    log_partition,
-    stream_partition,
-)
+from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, UsageError
 from multicast.order.rule import NotCounted
@@ -62,8 +58,7 @@ Timeout = Annotated[
 def run(
     *,
     node: Annotated[
-        list[str] | None,
-        typer.Option("--node", help="Run only this collector; may be repeated."),
+        list[str] | None, typer.Option("--node", help="Run only this collector; may be repeated.")
     ] = None,
     standby: Annotated[
         bool,

@@ -55,10 +55,7 @@ def freeze_positions(plan: Plan, markers: Mapping[str, int]) -> dict[int, int]:
 
 
 def ends_of(
-    plan: Plan,
-    streams: Mapping[str, OrderStream],
-    markers: Mapping[str, int],
-    retained: Retained,
+    plan: Plan, streams: Mapping[str, OrderStream], markers: Mapping[str, int], retained: Retained
 ) -> dict[str, int] | None:
     """Give the offset at which the epoch ends in each log; None while a collector is not frozen.
 

@@ -69,10 +69,7 @@ def never_committed(plan: Plan, groups: Iterable[GroupFacts]) -> tuple[GroupFact
 
 
 def committed_group(
-    driver: Driver,
-    state: ControlState,
-    name: str,
-    streams: Mapping[str, KnownStream] = _NO_STREAMS,
+    driver: Driver, state: ControlState, name: str, streams: Mapping[str, KnownStream] = _NO_STREAMS
 ) -> GroupFacts | None:
     """Read what a group has committed: its cursor, and an offset of each log; None: nothing."""
     control = control_partition(state.topic)
@@ -114,11 +111,7 @@ def committed_group(
     ordered = _ordered(cursor, state, streams)
     places = _places(driver, [logs[name] for name in positions], positions, ordered)
     return replace(
-        bare,
-        interest=interest or (),
-        epoch=cursor.epoch,
-        places=places,
-        guessed=interest is None,
+        bare, interest=interest or (), epoch=cursor.epoch, places=places, guessed=interest is None
     )
 
 
@@ -178,10 +171,7 @@ def _added(
 
 
 def _places(
-    driver: Driver,
-    logs: Sequence[Log],
-    positions: Mapping[str, int],
-    ordered: Mapping[str, int],
+    driver: Driver, logs: Sequence[Log], positions: Mapping[str, int], ordered: Mapping[str, int]
 ) -> tuple[GroupPosition, ...]:
     partitions = {log.name: log_partition(log) for log in logs}
     starts = driver.log_start_offsets(list(partitions.values()))

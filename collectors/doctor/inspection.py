@@ -104,10 +104,7 @@ def overtaken_groups(driver: Driver, admin: Admin, state: ControlState) -> list[
     unseen: list[str] = []
     topics = inspect_topics(admin, state.plan(), [])
     groups, _ = _groups(driver, admin, state, topics, unseen, streams={})
-    return [
-        *of_groups(groups, topics, topic=state.topic, now_ms=now_ms()),
-        *of_unseen(unseen),
-    ]
+    return [*of_groups(groups, topics, topic=state.topic, now_ms=now_ms()), *of_unseen(unseen)]
 
 
 # -- the parts ------------------------------------------------------------------------------

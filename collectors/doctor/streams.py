@@ -32,13 +32,7 @@ from multicast.control import (
 )
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.drivers.reading import READ_S, read_upto
-from multicast.errors import (
-    AccessDenied,
-    AmcastError,
-    ClusterUnreachable,
-    TimedOut,
-    Trimmed,
-)
+from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, Trimmed
 from multicast.order.records import OwnRecord, StreamRecord, Unread, tag_of
 from multicast.order.rule import NotCounted
 from multicast.order.runs import Run, order_checksum
@@ -49,12 +43,7 @@ from topology.tree import InvalidPlan, Plan
 # For the first unordered or unread records. A log that does not answer in time is left out.
 _STAMP_S = 3.0
 SPAN_MAX = 1_000  # offsets of a log that are read for that: skips rarely come in such numbers
-_FOREIGN = (
-    NotCounted.FOREIGN,
-    NotCounted.MALFORMED,
-    NotCounted.IMPOSSIBLE,
-    NotCounted.FALSE,
-)
+_FOREIGN = (NotCounted.FOREIGN, NotCounted.MALFORMED, NotCounted.IMPOSSIBLE, NotCounted.FALSE)
 
 
 def now_ms() -> int:
@@ -357,12 +346,7 @@ def _gone(state: ControlState, plan: Plan, name: str, begin: int) -> str:
 
 
 def open_near_end(
-    driver: Driver,
-    state: ControlState,
-    plan: Plan,
-    name: str,
-    *,
-    gone: int | None = None,
+    driver: Driver, state: ControlState, plan: Plan, name: str, *, gone: int | None = None
 ) -> OrderStream:
     """Open a stream at its newest checkpoint.
 

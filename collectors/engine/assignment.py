@@ -71,12 +71,7 @@ class Assignment:
         return starts
 
     def open_streams(
-        self,
-        state: ControlState,
-        own_end: int,
-        *,
-        checkpoints: bool,
-        parent_end: int | None = None,
+        self, state: ControlState, own_end: int, *, checkpoints: bool, parent_end: int | None = None
     ) -> tuple[OrderStream, OrderStream | None]:
         """Open the collector's own stream, which ends at `own_end`, and its parent's.
 

@@ -52,13 +52,7 @@ class Engine(ClosedAtEnd):
     `control` is the newest snapshot of the control topics; it is replaced, never changed.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        topic: str,
-        *,
-        page: StatusPage | None = None,
-    ) -> None:
+    def __init__(self, driver: Driver, topic: str, *, page: StatusPage | None = None) -> None:
         self.control: ControlState
         self.page = page
         self.ended_processes = EndedProcesses()

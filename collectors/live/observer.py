@@ -166,9 +166,7 @@ class Observer:
         ends = self.driver.last_stable_offsets(list(names))
         return {
             each: state.stream(
-                plan.epoch,
-                name,
-                below=max(0, ends[each] - LOOKBACK_RECORDS) if checkpoints else 0,
+                plan.epoch, name, below=max(0, ends[each] - LOOKBACK_RECORDS) if checkpoints else 0
             )
             for each, name in names.items()
         }

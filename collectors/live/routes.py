@@ -62,10 +62,7 @@ class LivePages:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        host: str,
-        open_observer: Callable[[Settings], Observer] = observe,
+        self, settings: Settings, host: str, open_observer: Callable[[Settings], Observer] = observe
     ) -> None:
         self._settings = settings
         self._open = open_observer

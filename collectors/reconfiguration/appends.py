@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from multicast.drivers.protocol import (
-    AppendFailed,
-    AppendOutcome,
-    Driver,
-    TopicPartition,
-)
+from multicast.drivers.protocol import AppendFailed, AppendOutcome, Driver, TopicPartition
 from multicast.errors import AppendUnknown
 
 

@@ -56,13 +56,7 @@ from multicast.control import (
 )
 from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.errors import (
-    AccessDenied,
-    AmcastError,
-    Conflict,
-    UncoveredInterest,
-    UsageError,
-)
+from multicast.errors import AccessDenied, AmcastError, Conflict, UncoveredInterest, UsageError
 from topology.carry_over import retained
 from topology.changes import refuse_moved_logs
 from topology.check import PlanRejected, check

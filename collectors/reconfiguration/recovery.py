@@ -41,12 +41,7 @@ from collectors.reconfiguration.apply import propose
 from collectors.reconfiguration.committed import Groups, behind, lost_alone
 from collectors.reconfiguration.drain import Drain, Streams, with_stream_starts
 from collectors.reconfiguration.lost_order import lost_order, state_lost_orders
-from collectors.reconfiguration.restoring import (
-    freeze_bytes,
-    refuse_gaps,
-    restore,
-    runs_to_restore,
-)
+from collectors.reconfiguration.restoring import freeze_bytes, refuse_gaps, restore, runs_to_restore
 from collectors.reconfiguration.survey import damage_of, read_streams
 from multicast.control import (
     ControlReader,
@@ -248,10 +243,7 @@ def _next_plan(plan: Plan, harms: Iterable[Damage]) -> Plan:
 
 
 def _refuse_loss(
-    driver: Driver,
-    state: ControlState,
-    streams: Mapping[str, StreamRead],
-    harms: Sequence[Damage],
+    driver: Driver, state: ControlState, streams: Mapping[str, StreamRead], harms: Sequence[Damage]
 ) -> None:
     """Raise `Conflict` if the end of the damaged epoch takes --accept-loss, as far as one sees."""
     losses = [each for each in harms if each.harm in (Harm.LOST, Harm.CUT)]
@@ -272,11 +264,7 @@ def _refuse_loss(
 
 
 def _propose(
-    driver: Driver,
-    admin: Admin,
-    control: ControlReader,
-    harms: Sequence[Damage],
-    timeout_s: float,
+    driver: Driver, admin: Admin, control: ControlReader, harms: Sequence[Damage], timeout_s: float
 ) -> None:
     """Append the plan of the next epoch to the control topic."""
     plan = _next_plan(control.state.plan(), harms)

@@ -19,11 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from collectors.core.restored_runs import (
-    EndedStream,
-    restored_records,
-    restored_runs,
-)
+from collectors.core.restored_runs import EndedStream, restored_records, restored_runs
 from collectors.engine.skips import ignore
 from collectors.reconfiguration.survey import counted_runs, read_to_end
 from multicast.control import ControlState, log_partition, stream_partition
@@ -73,10 +69,7 @@ def runs_to_restore(
 
 
 def refuse_gaps(
-    driver: Driver,
-    state: ControlState,
-    streams: Mapping[str, OrderStream],
-    gone: Mapping[str, int],
+    driver: Driver, state: ControlState, streams: Mapping[str, OrderStream], gone: Mapping[str, int]
 ) -> None:
     """Raise `Conflict` for a gap that matters between streams of whole trees, as read so far."""
     for name, children in _children(streams).items():
@@ -142,12 +135,7 @@ def _refuse_gap(driver: Driver, child: OrderStream, parent: OrderStream) -> None
 
 
 def restore(
-    driver: Driver,
-    appender: Appender,
-    stream: OrderStream,
-    runs: Sequence[Run],
-    *,
-    deadline: float,
+    driver: Driver, appender: Appender, stream: OrderStream, runs: Sequence[Run], *, deadline: float
 ) -> None:
     """Append to a stream, open at its start, what it lacks of the runs that it is owed.
 

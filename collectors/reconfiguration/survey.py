@@ -23,11 +23,7 @@ from collectors.doctor.streams import (
 )
 from collectors.reconfiguration.drain import Streams
 from multicast.consuming.stated_ends import lost_behind
-from multicast.control import (
-    ControlState,
-    log_partition,
-    stream_partition,
-)
+from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.drivers.reading import READ_S, end_from

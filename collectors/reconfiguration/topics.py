@@ -11,12 +11,7 @@ from dataclasses import replace
 
 from collectors.doctor.facts import FOR_EVER, PartitionFacts, Role, TopicFacts
 from collectors.doctor.inspection import inspect_topics
-from multicast.control import (
-    collectors_partition,
-    control_partition,
-    order_topic,
-    plan_record,
-)
+from multicast.control import collectors_partition, control_partition, order_topic, plan_record
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, UsageError

@@ -254,7 +254,7 @@ def with_kept_names(old: Plan, new: Plan) -> Plan:
             for bag in [set(node.bag)]
             for old_index, was in enumerate(old.collectors)
             if not bag.isdisjoint(was.bag)
-        ),
+        )
     )
     matches: dict[int, int] = {}
     unmatched = set(range(len(old.collectors)))

@@ -69,9 +69,7 @@ FromClusterOption = Annotated[
 WindowOption = Annotated[
     float,
     typer.Option(
-        help="With --from-cluster: seconds to measure the rates for.",
-        min=0.1,
-        max=SECONDS_MAX,
+        help="With --from-cluster: seconds to measure the rates for.", min=0.1, max=SECONDS_MAX
     ),
 ]
 BootstrapOption = Annotated[
@@ -109,8 +107,7 @@ EffortOption = Annotated[
     ),
 ]
 ProveOption = Annotated[
-    bool,
-    typer.Option("--prove", help="Prove a lower bound of the cost of all trees."),
+    bool, typer.Option("--prove", help="Prove a lower bound of the cost of all trees.")
 ]
 AgainstOption = Annotated[
     Path | None,

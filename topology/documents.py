@@ -28,10 +28,7 @@ def json_object(raw: bytes | str) -> dict[str, Any]:
     try:
         text = raw.decode("utf-8") if isinstance(raw, bytes) else raw
         document = json.loads(
-            text,
-            parse_constant=_refuse_constant,
-            parse_int=_integer,
-            object_pairs_hook=_object,
+            text, parse_constant=_refuse_constant, parse_int=_integer, object_pairs_hook=_object
         )
     except RecursionError:
         raise NotReadable("it is nested too deeply") from None

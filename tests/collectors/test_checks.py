@@ -99,11 +99,7 @@ def test_a_sound_deployment_has_no_finding():
 
 def test_partitions_that_the_plan_does_not_order_are_named():
     plan = poster()
-    for count, expected in (
-        (5, []),
-        (6, ["in partition 5"]),
-        (7, ["in partitions 5, 6"]),
-    ):
+    for count, expected in ((5, []), (6, ["in partition 5"]), (7, ["in partitions 5, 6"])):
         partitions = tuple(PartitionFacts(number, 1, (1,), (1,)) for number in range(count))
         results = of_unordered(plan, [replace(DATA, partitions=partitions)])
         assert [finding.says.split("gets the messages ")[1] for finding in results] == expected
@@ -128,10 +124,10 @@ PLANTED = {
         (
             with_topic(topic("A.Msg-TO", Role.ORDER, retention_ms="-1", min_insync_replicas="1")),
             "replication 3 and min.insync.replicas 1",
-        ),
+        )
     ],
     (Weight.WARN, Check.IN_SYNC): [
-        (with_topic(topic("A", Role.DATA, min_insync_replicas="4")), "so nothing can be appended"),
+        (with_topic(topic("A", Role.DATA, min_insync_replicas="4")), "so nothing can be appended")
     ],
     (Weight.REFUSE, Check.COMPACTION): [
         (
@@ -154,7 +150,7 @@ PLANTED = {
         (
             with_topic(topic("A", Role.DATA, compression_type="lz4")),
             "so a small record may take all memory of a broker",
-        ),
+        )
     ],
     (Weight.REFUSE, Check.RETENTION): [
         (
@@ -174,7 +170,7 @@ PLANTED = {
         (
             replace(SOUND, brokers=(*SOUND.brokers, BrokerFacts(4, True, {}))),
             "broker 4 cannot be reached",
-        ),
+        )
     ],
     (Weight.WARN, Check.PARTITION): [
         (with_topic(held(leader=-1, in_sync=())), "A/0 has no leader"),
@@ -239,7 +235,7 @@ PLANTED = {
         (
             replace(SOUND, damages=(Damage(Harm.FROZEN, "K1", "K1's stream was ended"),)),
             "K1's stream was ended",
-        ),
+        )
     ],
     (Weight.WARN, Check.TRANSACTION): [
         (
@@ -276,7 +272,7 @@ PLANTED = {
         (
             replace(SOUND, groups=(GROUP, GroupFacts("C2", ""), GroupFacts("C3", ""))),
             "no group has committed for consumers C2 C3",
-        ),
+        )
     ],
     (Weight.WARN, Check.RETENTION): [
         (with_place(begin=11), "it continues at offset 10 of P1, which begins at 11"),
@@ -300,13 +296,13 @@ PLANTED = {
                 brokers=(BrokerFacts(1, False, {**BROKER, "offsets.retention.minutes": "60"}),),
             ),
             "delete the cursor of a consumer that is inactive for 60 min",
-        ),
+        )
     ],
     (Weight.NOTE, Check.REPLICATION): [
         (
             with_topic(held(replicas=(1,), in_sync=(1,), of=replace(DATA, settings=SETTINGS))),
             "topics have replication 1, so the loss of one broker",
-        ),
+        )
     ],
     (Weight.WARN, Check.CLOCK): [
         (with_stamp(NOW + 6_000, NOW), "the clock of K9 is at least 6.0 s ahead of ours"),

@@ -8,12 +8,7 @@ from collectors.change_pauses import ChangePauses
 from collectors.core.epoch_change import ends_of, freeze_positions, logs_to_mark
 from multicast.consuming.cursor import single_log_cursor
 from multicast.consuming.subscription import Bounds, SubscriptionRequest, resume
-from multicast.control import (
-    ControlState,
-    markers_record,
-    plan_record,
-    running_record,
-)
+from multicast.control import ControlState, markers_record, plan_record, running_record
 from multicast.drivers.protocol import Record
 from multicast.order.runs import digest_of
 from tests.helpers.in_memory_cluster import CONTROL, InMemoryCluster

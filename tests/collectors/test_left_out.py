@@ -53,10 +53,7 @@ def groups_of(topic):
         ({**BASE, "three": {"P1", "P2"}}, []),
         ({"wide": {"P1", "P2", "P3"}}, ["consumer two, which reads P2+P3"]),
         ({"all": {"P1", "P2", "P3"}, "two": {"P2", "P3"}}, ["consumer wide, which reads P1+P2+P3"]),
-        (
-            {"wide": {"P1", "P2"}, "two": {"P2", "P3"}},
-            ["group own, which reads P1+P2+P3"],
-        ),
+        ({"wide": {"P1", "P2"}, "two": {"P2", "P3"}}, ["group own, which reads P1+P2+P3"]),
         (
             {"wide": {"P1"}, "two": {"P2"}},
             [

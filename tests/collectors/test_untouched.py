@@ -11,12 +11,7 @@ from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
-pytestmark = [
-    pytest.mark.campaign,
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.campaign, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
 LEFT = {"name": "C1", "interest": ["P1", "P2"]}
 RIGHT = {"name": "C2", "interest": ["P3", "P4"]}

@@ -16,10 +16,7 @@ from multicast.testing import system
 from multicast.tracing.context import PROPAGATOR, context_of, injected
 from tests.helpers.system import PATIENCE_S
 
-INTERESTS = {
-    "consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}},
-    "destinations": [{"P1", "P2"}],
-}
+INTERESTS = {"consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}}, "destinations": [{"P1", "P2"}]}
 
 
 TOO_LARGE = 101 * 1024 * 1024  # above what the clients allow

@@ -10,14 +10,7 @@ from topology.acyclicity import is_acyclic
 from topology.advice import advised
 from topology.interests import InterestFile
 from topology.planner.hypergraph import logs_met
-from topology.repairs import (
-    NAMES_MAX,
-    Change,
-    ChangeKind,
-    RepairAction,
-    applied,
-    repairs,
-)
+from topology.repairs import NAMES_MAX, Change, ChangeKind, RepairAction, applied, repairs
 
 CYCLIC = {**POSTER, "C4": ["P1", "P5"]}
 TRIANGLE = {"X": "AB", "Y": "BC", "Z": "CA"}

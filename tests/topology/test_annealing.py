@@ -124,9 +124,7 @@ def test_the_least_possible_load_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("file", "cost"),
-    [(grouped(), 410), (paths(), 842)],
-    ids=["services in groups", "paths"],
+    ("file", "cost"), [(grouped(), 410), (paths(), 842)], ids=["services in groups", "paths"]
 )
 def test_what_shares_a_log_gets_a_collector_of_its_own_where_that_is_cheaper(file, cost):
     (measure,) = measures(file)

@@ -18,12 +18,7 @@ def measures(seed, *, phi=10.0, hosts=None, limits=None):
     problem = reduced(random_file(seed, logs=6, count=4))
     for part in problem.components:
         measure = Measure(
-            part,
-            rates=problem.rates,
-            weights=problem.weights,
-            phi=phi,
-            hosts=hosts,
-            limits=limits,
+            part, rates=problem.rates, weights=problem.weights, phi=phi, hosts=hosts, limits=limits
         )
         root = SearchState(part.everyone, -1, None)
         price = best_choices(choices(measure))[root][0]

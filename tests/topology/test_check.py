@@ -23,11 +23,7 @@ from topology.check import (
 from topology.planner.solver import plan
 from topology.tree import InvalidPlan, Plan
 
-HOSTS = {
-    "names": ["x", "y"],
-    "latency": [[0.5, 3], [3, 0.5]],
-    "leaders": {"P1": "x", "P5": "y"},
-}
+HOSTS = {"names": ["x", "y"], "latency": [[0.5, 3], [3, 0.5]], "leaders": {"P1": "x", "P5": "y"}}
 LIMITS = {"collector_rate_max": 3, "levels_max": 2, "collectors_max": 3}
 
 

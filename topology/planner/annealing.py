@@ -217,13 +217,7 @@ class PricedTree(MovableTree):
 
 
 def annealed(
-    tree: PricedTree,
-    moves: int,
-    *,
-    hot: int,
-    cold: int,
-    seed: int,
-    stopped: Callable[[], bool],
+    tree: PricedTree, moves: int, *, hot: int, cold: int, seed: int, stopped: Callable[[], bool]
 ) -> int:
     """Move subtrees while the temperature falls from `hot` to `cold`, fast first.
 

@@ -208,8 +208,7 @@ def _couple(parts: Sequence[PlannedPart], interests: InterestFile) -> None:
     if not any(part.coupled for part in parts):
         return
     answer = solved(
-        [(part.measure, part.root, part.choices or {}) for part in parts],
-        limits=interests.limits,
+        [(part.measure, part.root, part.choices or {}) for part in parts], limits=interests.limits
     )
     if answer.status == "infeasible":
         raise Infeasible(_why_coupled(interests, parts))

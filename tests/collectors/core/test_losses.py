@@ -16,12 +16,7 @@ from collectors.reconfiguration.lost_order import refuse_lost_orders
 from collectors.reconfiguration.survey import find_damage, read_streams, refuse_damaged
 from multicast.consuming.batches import Message
 from multicast.consuming.subscription import SubscriptionRequest
-from multicast.control import (
-    ControlReader,
-    log_partition,
-    loss_record,
-    stream_partition,
-)
+from multicast.control import ControlReader, log_partition, loss_record, stream_partition
 from multicast.errors import Conflict, Truncated
 from multicast.messages import MessageID
 from multicast.order.records import Loss, OwnRecord, SeenEnd, SightRecord, Ticket, encode

@@ -5,14 +5,7 @@ from dataclasses import replace
 from collectors.core.mending import Harm, StreamRead, damage, recovery_plan, resumed
 from multicast.control import ControlState, genesis, plan_record
 from multicast.drivers.protocol import Record
-from multicast.order.records import (
-    FreezeRecord,
-    OwnRecord,
-    Position,
-    RelayRecord,
-    Ticket,
-    encode,
-)
+from multicast.order.records import FreezeRecord, OwnRecord, Position, RelayRecord, Ticket, encode
 from tests.helpers.plans import chain, first_stream
 from topology.carry_over import retained
 

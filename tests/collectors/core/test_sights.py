@@ -6,15 +6,7 @@ from collectors.core.collector import LIMITS, Collector
 from collectors.core.collector_core import CollectorCore, FillHole
 from collectors.core.sights import EpochEnd, Question, Sights
 from multicast.drivers.protocol import LeaderEnd
-from multicast.order.records import (
-    Loss,
-    OwnRecord,
-    SeenEnd,
-    SightRecord,
-    Ticket,
-    decode,
-    encode,
-)
+from multicast.order.records import Loss, OwnRecord, SeenEnd, SightRecord, Ticket, decode, encode
 from multicast.order.rule import RecordStream, StreamShape
 from multicast.order.runs import ORDERED_MAX
 from tests.helpers.plans import chain, first_stream, tag_in

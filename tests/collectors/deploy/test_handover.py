@@ -179,10 +179,7 @@ def test_a_standby_of_a_collector_that_nobody_has_opened_acts_at_once():
 
 
 def test_a_standby_that_acts_steps_back_once_another_instance_advertises_itself():
-    with (
-        Small(chain()) as system,
-        system.producer(tickets=False) as producer,
-    ):
+    with Small(chain()) as system, system.producer(tickets=False) as producer:
         standby, _ = system.run("K1", page=page(1), standby=True, patience_s=0.2)
         producer.multicast(b"1", to={"P1"}).ordered(60)
         eventually(lambda: standby.status()["acting"], "the takeover")

@@ -10,12 +10,7 @@ from collectors.engine import clock, stream_loop
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.stream_loop import StreamLoop
-from multicast.control import (
-    collectors_partition,
-    log_partition,
-    order_topic,
-    stream_partition,
-)
+from multicast.control import collectors_partition, log_partition, order_topic, stream_partition
 from multicast.control.codecs import named_record
 from multicast.drivers.kafka import Admin
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog

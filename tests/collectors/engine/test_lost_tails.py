@@ -4,12 +4,7 @@ import pytest
 
 from collectors.engine import chores, last_records
 from collectors.engine.engine import Engine
-from multicast.control import (
-    collectors_partition,
-    log_partition,
-    running_record,
-    stream_partition,
-)
+from multicast.control import collectors_partition, log_partition, running_record, stream_partition
 from multicast.control.codecs import named_record
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, Truncated

@@ -6,13 +6,7 @@ from multicast import MessageID
 from multicast.control import ControlReader
 from multicast.testing import system
 from tests.helpers.plans import poster
-from tests.multicast.materializing.test_copier import (
-    GROUP,
-    TARGET,
-    copies,
-    copy,
-    send,
-)
+from tests.multicast.materializing.test_copier import GROUP, TARGET, copies, copy, send
 
 
 class ListedGroups:

@@ -10,10 +10,7 @@ import multicast.consuming.consumer
 from multicast.errors import ClusterUnreachable, UsageError
 from tests.helpers.small import values
 
-INTERESTS = {
-    "consumers": {"C1": {"P1", "P2"}, "C2": {"P2"}},
-    "destinations": [{"P1", "P2"}],
-}
+INTERESTS = {"consumers": {"C1": {"P1", "P2"}, "C2": {"P2"}}, "destinations": [{"P1", "P2"}]}
 ROOT = Path(multicast.consuming.consumer.__file__).parent
 # Where an exception out of a signal handler is tried: what belongs to a consumer.
 CUT = {

@@ -12,14 +12,7 @@ from multicast.consuming.delivery import Delivery
 from multicast.drivers.protocol import Record
 from multicast.errors import Truncated
 from multicast.messages import covered_header, epoch_header, skip_header
-from multicast.order.records import (
-    FreezeRecord,
-    OwnRecord,
-    Position,
-    RelayRecord,
-    Ticket,
-    encode,
-)
+from multicast.order.records import FreezeRecord, OwnRecord, Position, RelayRecord, Ticket, encode
 from multicast.order.runs import Run
 from tests.helpers.plans import chain, first_stream, poster, tag_in
 

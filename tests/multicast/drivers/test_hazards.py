@@ -67,9 +67,4 @@ def test_the_proxy_does_tell_what_belongs_to_a_transaction(behind):
         producer.send(name, b"one").get(PATIENCE_S)
         producer.commit_transaction()
     seen = {api for client, api in sightings.transactional if client == name}
-    assert seen == {
-        Api.INIT_PRODUCER_ID,
-        Api.ADD_PARTITIONS_TO_TXN,
-        Api.PRODUCE,
-        Api.END_TXN,
-    }
+    assert seen == {Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE, Api.END_TXN}

@@ -68,10 +68,7 @@ async def yields(stream):
 
 
 stream = ordered(
-    app,
-    consumer=os.environ.get("CONSUMER", "C1"),
-    group=os.environ["APP_ID"],
-    commit_every_s=0.2,
+    app, consumer=os.environ.get("CONSUMER", "C1"), group=os.environ["APP_ID"], commit_every_s=0.2
 )
 options = {"concurrency": 2} if AGENT == "pair" else {}
 if AGENT == "yields":

@@ -25,11 +25,7 @@ from tests.helpers.system import until
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 120.0  # stops a hang, no more
 # It runs until it is killed. Where a test fails to do that, it ends soon after that test's waits.
-IDLE = [
-    sys.executable,
-    "-c",
-    f"import signal; signal.alarm({4 * PATIENCE_S:.0f}); signal.pause()",
-]
+IDLE = [sys.executable, "-c", f"import signal; signal.alarm({4 * PATIENCE_S:.0f}); signal.pause()"]
 
 
 @pytest.fixture

@@ -286,10 +286,7 @@ def test_a_cluster_that_does_not_answer_leaves_out_the_lag_and_nothing_else(doub
 
 def test_clients_of_an_event_loop_are_scraped_from_another_thread():
     async def run():
-        async with (
-            producer_of(world) as producer,
-            consumer_of(world, "C1") as consumer,
-        ):
+        async with producer_of(world) as producer, consumer_of(world, "C1") as consumer:
             metrics = ClientMetrics(producer, consumer)
             await (await producer.multicast(b"12345", to={"P1"})).ordered()
             async for _ in consumer:

@@ -6,24 +6,11 @@ import pytest
 
 from multicast.consuming.cursor import Cursor, start_cursor
 from multicast.consuming.delivery import Delivery
-from multicast.control import (
-    ControlState,
-    ends_record,
-    genesis,
-    markers_record,
-    plan_record,
-)
+from multicast.control import ControlState, ends_record, genesis, markers_record, plan_record
 from multicast.control.documents import Ended
 from multicast.drivers.protocol import Record
 from multicast.errors import ProtocolViolation, UnknownVersion
-from multicast.order.records import (
-    FreezeRecord,
-    OwnRecord,
-    Position,
-    RelayRecord,
-    Ticket,
-    encode,
-)
+from multicast.order.records import FreezeRecord, OwnRecord, Position, RelayRecord, Ticket, encode
 from multicast.order.rule import NotCounted
 from multicast.order.runs import Run, digest_of
 from multicast.order.stream import OrderStream, StreamCheckpoint
@@ -122,15 +109,7 @@ def test_a_named_checkpoint_that_its_stream_does_not_contain_is_a_violation():
         stream.passed(8)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"",
-        b'"record":"zz"',
-        b'"record":"544f"',
-        b'"record":7',
-    ],
-)
+@pytest.mark.parametrize("value", [b"", b'"record":"zz"', b'"record":"544f"', b'"record":7'])
 def test_a_statement_without_a_checkpoint_record_of_the_stream_is_void(value):
     value = b'{"schema_version":1,"epoch":1,"offset":6,"time_ms":1,%s}' % value
     state = control(PLAN, (b"checkpoint/K1/0/0", value.replace(b",}", b"}")))

@@ -14,13 +14,7 @@ from multicast.control import loss_record, order_topic
 from multicast.control.codecs import named_record
 from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import (
-    AmcastError,
-    ClusterUnreachable,
-    NotAuthorized,
-    Truncated,
-    UsageError,
-)
+from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, Truncated, UsageError
 from multicast.order.records import OwnRecord, Ticket, encode
 from multicast.order.stream import StreamCheckpoint
 from multicast.producing import order_follower

@@ -17,13 +17,7 @@ from collectors.testing import stepped
 from multicast import Consumer, Producer
 from multicast.control import log_partition
 from multicast.drivers.protocol import Appended, AppendFailed
-from multicast.errors import (
-    AppendRefused,
-    AppendUnknown,
-    TimedOut,
-    UncoveredInterest,
-    UsageError,
-)
+from multicast.errors import AppendRefused, AppendUnknown, TimedOut, UncoveredInterest, UsageError
 from multicast.messages import skip_header
 from multicast.order.records import RelayRecord, decode, encode
 from multicast.testing import MemorySystem, OrderViolation, system

@@ -145,12 +145,7 @@ CASES = [
     # Two acknowledgements have one message ID.
     ("C1: a", {"interest": ALL_P1, "acked": "a a", "end": "C1"}, [VALIDITY], ""),
     # One consumer lacks a message; whoever had it and crashed counts as a witness, too.
-    (
-        "C1: a b|C2: a",
-        {"interest": ALL_P1, "end": "C1 C2"},
-        [AGREEMENT],
-        "C2 did not deliver it",
-    ),
+    ("C1: a b|C2: a", {"interest": ALL_P1, "end": "C1 C2"}, [AGREEMENT], "C2 did not deliver it"),
     ("C1: a b|C2: a", {"interest": ALL_P1, "end": "C2"}, [AGREEMENT], ""),
     ("C1: a b|C2: a", {"interest": ALL_P1, "end": "C1"}, [], ""),
     # Instances that went on from one another are complete together; one that ended is complete.
@@ -191,12 +186,7 @@ CASES = [
     ("C1: P2:0 P1:0", {"acked": "P1:0 P2:0"}, [], ""),
     ("C1: P1:0|C2: P2:0|C1: P1:1 P3:0", {"acked": "P1:0 P2:0 P1:1 P3:0", "sent": True}, [], ""),
     # A log backwards, also where it lost its end.
-    (
-        "C1: P1:0 P2:7 P1:2 P1:1",
-        {},
-        [LOG],
-        "after P1:2, though it precedes that one in the log P1",
-    ),
+    ("C1: P1:0 P2:7 P1:2 P1:1", {}, [LOG], "after P1:2, though it precedes that one in the log P1"),
     ("C1: P1~1:8 P1~1:7", {}, [LOG], ""),
     ("C1: P1~1:8 P1:9", {}, [LOG], ""),
     ("C1: P1~1:8 P1~2:8 P2:0 P1~1:9", {}, [LOG], ""),

@@ -27,13 +27,7 @@ from tests.ordering_osn.helpers.bundle_nodes import (
     quick_chains,
 )
 from tests.ordering_osn.helpers.chains import STRANGER
-from tests.ordering_osn.helpers.small import (
-    TWO,
-    Nodes,
-    chains_plan,
-    counted,
-    ordered,
-)
+from tests.ordering_osn.helpers.small import TWO, Nodes, chains_plan, counted, ordered
 from topology.carry_over import retained
 
 pytestmark = pytest.mark.slow

@@ -69,10 +69,7 @@ def test_a_channel_without_a_partition_waits_for_one_and_says_so(tmp_path):
 def creation(name):
     made = make_creation(name, "Sample", ["Org1MSP"], configs.application_policies())
     return update_envelope(
-        made,
-        signers=[configs.org_admin()],
-        sender=configs.org_admin(),
-        now=configs.NOW,
+        made, signers=[configs.org_admin()], sender=configs.org_admin(), now=configs.NOW
     )
 
 

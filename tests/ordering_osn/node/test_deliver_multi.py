@@ -22,13 +22,7 @@ from tests.ordering_osn.helpers.bundle_nodes import (
     quick_chains,
 )
 from tests.ordering_osn.helpers.served import served
-from tests.ordering_osn.helpers.small import (
-    Nodes,
-    chains_plan,
-    healthy,
-    ordered,
-    transaction,
-)
+from tests.ordering_osn.helpers.small import Nodes, chains_plan, healthy, ordered, transaction
 
 pytestmark = pytest.mark.slow
 THREE = CHAINS[:3]

@@ -13,10 +13,7 @@ from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.chain.records import RegularKind
 from ordering_osn.config.channel_config import config_of
 from ordering_osn.config.channel_creation import created_channel
-from ordering_osn.protos import (
-    Envelope,
-    HeaderType,
-)
+from ordering_osn.protos import Envelope, HeaderType
 from tests.ordering_osn.helpers.configs import (
     NOW,
     Member,

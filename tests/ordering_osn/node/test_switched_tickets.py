@@ -38,10 +38,7 @@ class Reader(threading.Thread):
             raise
 
     async def follow(self):
-        async with (
-            client_of(self.addresses) as client,
-            aclosing(client.deliver(THREE)) as stream,
-        ):
+        async with client_of(self.addresses) as client, aclosing(client.deliver(THREE)) as stream:
             async for entry in stream:
                 self.entries.append(entry)
                 if len(self.entries) == self.count:

@@ -9,10 +9,7 @@ from tests.helpers.joint import Joint
 from tests.helpers.system import until
 
 pytestmark = pytest.mark.kafka
-FORGETFUL = {
-    "producer.id.expiration.ms": "1000",
-    "producer.id.expiration.check.interval.ms": "100",
-}
+FORGETFUL = {"producer.id.expiration.ms": "1000", "producer.id.expiration.check.interval.ms": "100"}
 
 
 @pytest.mark.campaign

@@ -252,8 +252,7 @@ class Faults:
     def __init__(self, seed):
         self.rng = random.Random(seed)
         self.cluster = Cluster(
-            requests_max=self.rng.choice((1, 2, 5)),
-            batch_bytes_max=self.rng.choice((200, 10_000)),
+            requests_max=self.rng.choice((1, 2, 5)), batch_bytes_max=self.rng.choice((200, 10_000))
         )
         self.late = []  # of connections that have ended
         self.waiting = {}  # requests by broker, as it takes them one after the other

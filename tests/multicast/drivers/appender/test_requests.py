@@ -18,12 +18,7 @@ from multicast.drivers.appender.record_batch import (
     written_headers,
 )
 from multicast.drivers.kafka.appender.link import SocketLink
-from multicast.drivers.kafka.appender.request import (
-    PRODUCE_VERSION,
-    answered,
-    settings,
-    written,
-)
+from multicast.drivers.kafka.appender.request import PRODUCE_VERSION, answered, settings, written
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AppendNotStored, ProtocolViolation, UsageError
 

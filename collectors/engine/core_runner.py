@@ -102,8 +102,8 @@ class CoreRunner:
         self._ahead = ReadAhead(starts, own, earlier=self._engine.control.tags_in(own))
         self._engine.streams.subscribe(self, starts)
 
-    def begin(self, core: Collector) -> None:
-        """Work with this core from now on, and read its streams from where it is."""
+    def begin(self, core: Collector, ends: Mapping[TopicPartition, int]) -> None:
+        """Work with this core, and read its streams, which end at `ends`, from where it is."""
         self.core = core
         self._role.begin(core)
         self.begun = True
@@ -113,7 +113,7 @@ class CoreRunner:
         starts = {self.assignment.own: core.own.offset_next}
         if self.assignment.parent is not None and core.parent is not None:
             starts[self.assignment.parent] = core.parent.offset_next
-        self._engine.streams.subscribe(self, starts)
+        self._engine.streams.subscribe(self, starts, ends=ends)
         self._catch_up()
 
     def _pause(self, streams: Sequence[TopicPartition], *, paused: bool) -> None:

@@ -1,6 +1,7 @@
 """What all collectors of a process share: a fixed number of threads, sockets and clients.
 
-    streams    one reader for the control topics and all order streams (`stream_loop.py`)
+    live       one reader for the control topics and all order streams (`stream_loop.py`)
+    streams    what instances subscribe to: another reader for what is far behind (`catch_up.py`)
     ends       one watcher for all logs (`log_end_loop.py`)
     clock      ticks (`clock.py`)
     chores     what blocks: opening instances, filling holes, checking topic ids (`chores.py`)
@@ -18,6 +19,7 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 
 from collectors.change_pauses import ChangePauses
+from collectors.engine.catch_up import CatchUpLoop
 from collectors.engine.chores import Chores, Hosted
 from collectors.engine.clock import Clock
 from collectors.engine.ended_processes import EndedProcesses
@@ -66,7 +68,9 @@ class Engine(ClosedAtEnd):
             self.control, positions, leaders = self._read_control()
             self.appender = driver.appender()
             opened.callback(self.appender.close, _APPENDER_CLOSE_S)
-            self.streams = StreamLoop(driver, failed=self.fail_all, compacted=positions.keys())
+            self.live = StreamLoop(driver, failed=self.fail_all, compacted=positions.keys())
+            opened.callback(self.live.close)
+            self.streams = CatchUpLoop(driver, self.live)
             opened.callback(self.streams.close)
             self.ends = LogEndLoop(driver, sentinel_topic(topic), failed=self.fail_all)
             opened.callback(self.ends.close)
@@ -75,7 +79,8 @@ class Engine(ClosedAtEnd):
             self._control_sink = _ControlSink(self, positions, leaders)
             self._control_sink.subscribe()
             self.ends.hurries = self.plan_changes
-            self._loops = [self.streams.loop, self.ends.loop, self.clock.loop, self.chores.loop]
+            parts = self.live, self.streams, self.ends, self.clock, self.chores
+            self._loops = [part.loop for part in parts]
             self._opened = opened.pop_all()
         for loop in self._loops:
             loop.start()
@@ -181,12 +186,12 @@ class _ControlSink:
     def subscribe(self) -> None:
         """Read on from the positions reached so far."""
         urgent = self._engine.plan_changes
-        self._engine.streams.subscribe(self, self._positions, urgent=urgent)
+        self._engine.live.subscribe(self, self._positions, urgent=urgent)
 
     def urge(self, *, urgent: bool) -> None:
         """Read new records at once, or as seldom as a stream for which nobody waits."""
         for partition in self._positions:
-            self._engine.streams.urge(self, partition, urgent=urgent)
+            self._engine.live.urge(self, partition, urgent=urgent)
 
     def on_batches(self, batches: Sequence[StreamBatch]) -> None:
         """Give the instances a snapshot of the state after these batches.

@@ -109,7 +109,7 @@ class CollectorInstance:
         with self._runner.lock:
             if self.over or self.begun:
                 return
-            self._runner.begin(self._make_core(state, ends))
+            self._runner.begin(self._make_core(state, ends), ends)
             self._engine.pauses.begun(self.name, self.plan.epoch, time.monotonic())
         self._runner.take_what_came()
         self.control_changed(self._engine.control)  # it may have changed since `state`

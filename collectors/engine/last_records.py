@@ -95,6 +95,10 @@ class LastRecords:
                 return short
             pause.wait(_ASK_EVERY_S)
 
+    def last(self, partition: TopicPartition) -> Record | None:
+        """Give the newest record that was read of a stream."""
+        return self._last.get(partition)
+
     def forget(self, partition: TopicPartition) -> None:
         """Forget a partition: all who read it begin anew."""
         self._last.pop(partition, None)

@@ -1,4 +1,4 @@
-"""One thread and one reader for all streams that the collectors of a process read.
+"""One thread and one reader for all streams that the collectors of a process follow.
 
 Subscribers name Kafka partitions (order streams, and the control topics) and get their records,
 each from its own position on. A stream that several collectors read, as children read their
@@ -29,7 +29,14 @@ from typing import NamedTuple, Protocol
 
 from collectors.engine.last_records import LastRecords
 from collectors.engine.loops import Loop, partition_of
-from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPartition
+from multicast.drivers.protocol import (
+    POLL_RECORDS_MAX,
+    Driver,
+    Fetched,
+    Reader,
+    Record,
+    TopicPartition,
+)
 from multicast.errors import AmcastError, Trimmed
 
 # Not every driver's poll can be woken, so a new subscription may wait for so long. Ten times as
@@ -72,11 +79,14 @@ class StreamSink(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Subscription:
+class StreamSubscription:
+    """What a sink gets of one partition."""
+
     sink: StreamSink
     position: int
     paused: bool
     urgent: bool
+    end: int = 0  # of the partition, when it came; see `catch_up.py`
 
 
 class StreamLoop:
@@ -95,14 +105,16 @@ class StreamLoop:
     ) -> None:
         self._driver = driver
         self._compacted = compacted
-        self._failed_all = failed
-        self._lock = threading.Lock()  # of the two below
-        self._subscriptions: dict[TopicPartition, dict[StreamSink, _Subscription]] = {}
+        self.failed_all = failed
+        self._lock = threading.RLock()  # of the three below
+        self._subscriptions: dict[TopicPartition, dict[StreamSink, StreamSubscription]] = {}
         self._changed: dict[TopicPartition, None] = {}  # partitions that `_arrange` has to look at
+        self._taken_over: list[Fetched] = []  # what another loop read last, to be compared
         self._several = threading.Event()  # more than one sink: not only that of the control topics
         self._woken = threading.Event()
         self._reader: Reader | None = None  # and all below: set by the loop's thread only
         self._ahead = True  # of the reader
+        self._records_max = POLL_RECORDS_MAX  # of a turn
         self._fetched: dict[TopicPartition, int] = {}
         self._reader_paused: set[TopicPartition] = set()
         self._last = LastRecords(driver)
@@ -122,12 +134,24 @@ class StreamLoop:
         """
         with self._lock:
             for partition, offset in starts.items():
-                subscription = _Subscription(sink, offset, paused, urgent)
-                self._subscriptions.setdefault(partition, {})[sink] = subscription
-                self._changed[partition] = None
-            if not self._several.is_set() and len(set().union(*self._subscriptions.values())) > 1:
-                self._several.set()
+                self._add(partition, StreamSubscription(sink, offset, paused, urgent))
         self._wake()
+
+    def take_over(
+        self, partition: TopicPartition, subscription: StreamSubscription, last: Record | None
+    ) -> None:
+        """Go on with another loop's subscription; `last` is what that one read last of it."""
+        with self._lock:
+            if last is not None:
+                self._taken_over.append(Fetched(partition, [last], last.offset + 1))
+            self._add(partition, subscription)
+        self._wake()
+
+    def _add(self, partition: TopicPartition, subscription: StreamSubscription) -> None:
+        self._subscriptions.setdefault(partition, {})[subscription.sink] = subscription
+        self._changed[partition] = None
+        if not self._several.is_set() and len(set().union(*self._subscriptions.values())) > 1:
+            self._several.set()
 
     def pause(self, sink: StreamSink, partition: TopicPartition, *, paused: bool) -> None:
         """Pause a sink's subscription, or resume it at its position. Safe from any thread."""
@@ -185,7 +209,7 @@ class StreamLoop:
             with self._lock:
                 self._changed.update(dict.fromkeys(self._subscriptions))
         self._arrange(self._reader)
-        fetched = self._reader.poll(_POLL_S)
+        fetched = self._reader.poll(_POLL_S, self._records_max)
         if fetched:
             self._dispatch(self._kept(fetched))
             if not self._ahead:
@@ -229,6 +253,7 @@ class StreamLoop:
         resume: list[TopicPartition] = []
         with self._lock:
             changed, self._changed = list(self._changed), {}
+            taken_over, self._taken_over = self._taken_over, []
             for partition in changed:
                 subscriptions = list(self._subscriptions.get(partition, {}).values())
                 reading = [each.position for each in subscriptions if not each.paused]
@@ -242,10 +267,12 @@ class StreamLoop:
                     starts[partition] = needed
                 (resume if reading else pause).append(partition)
         try:
+            self._kept(taken_over)
             self._apply(reader, gone=gone, starts=starts, pause=pause, resume=resume)
         except Exception:
             with self._lock:
                 self._changed.update(dict.fromkeys(changed))
+                self._taken_over += taken_over
             raise
 
     def _apply(
@@ -301,7 +328,7 @@ class StreamLoop:
         if partition is not None and self._fail(partition, error):
             return
         self._drop_reader()
-        self._failed_all(error)
+        self.failed_all(error)
 
     def _fail(self, partition: TopicPartition, error: Exception) -> bool:
         """Fail the subscribers of a partition; False if it has none."""

@@ -122,7 +122,7 @@ def test_an_epoch_that_is_written_long_before_it_begins_is_kept_up_to_a_bound(mo
         marks, ends, began = endings(system)
         for _ in range(20):
             system.log.write(K1, tickets(NEXT, began=began))
-        until(lambda: engine.streams._subscriptions[K1][node._runner].paused)
+        until(lambda: engine.live._subscriptions[K1][node._runner].paused)
         for _ in range(20):
             system.log.write(K1, tickets(NEXT, began=began))
         written = system.driver.last_stable_offsets([K1])[K1]
@@ -139,10 +139,10 @@ def test_an_engine_that_starts_while_the_plan_changes_hurries_until_the_epoch_ha
         system.propose(NEXT)
         with Engine(system.driver, PLAN.topic) as engine:
             assert engine.ends.hurries
-            assert engine.streams._is_urgent()
+            assert engine.live._is_urgent()
             system.write(markers_record(system.previous, 1, ENDS, attempt="1"))
             system.write(ends_record(system.previous, 1, ENDS, attempt="1"))
-            until(lambda: not engine.ends.hurries and not engine.streams._is_urgent())
+            until(lambda: not engine.ends.hurries and not engine.live._is_urgent())
 
 
 def test_questions_for_the_ends_are_frequent_while_the_plan_changes():

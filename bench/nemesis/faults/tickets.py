@@ -130,7 +130,7 @@ def _refused(
     to, log, stream = pick.choice(system.leaders(sets))
     messages = pick.choice(_BULKS)
     refused = 0
-    with _topic_with(system, **setting):
+    with _topics_with(system, **setting):
         for _until_the_leader_knows_the_setting in range(_TRIES):
             bulk = system.bulk(to, messages, size=size)
             try:
@@ -147,14 +147,16 @@ def _refused(
 
 
 @contextmanager
-def _topic_with(system: System, **setting: int) -> Iterator[None]:
-    """Give the topic of all logs another setting."""
-    topic = system.layouts[0].logs[0].topic
+def _topics_with(system: System, **setting: int) -> Iterator[None]:
+    """Give the topics of all logs, of single partitions and of sets, another setting."""
+    topics = {log.topic for log in system.layouts[0].logs}
     with closing(KafkaAdminClient(bootstrap_servers=system.cluster.bootstrap)) as admin:
 
         def change(operation: str) -> None:
             changed = {name.replace("_", "."): (operation, to) for name, to in setting.items()}
-            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, changed)])
+            admin.alter_configs(
+                [ConfigResource(ConfigResourceType.TOPIC, topic, changed) for topic in topics]
+            )
 
         change("SET")
         try:

@@ -21,7 +21,8 @@ SLOW_LOG = [
         ]
     )
 ]
-BUSY_LOG = [
+BUSY_LOG = [  # the first rests no more often than the others, at a quarter of their work
+    WaitSchedule(4, Incident.TICKETS, 3000, rate=40, shape="even", producers=3, lag_ms=1),
     WaitSchedule(0, Incident.TICKETS, 3000, rate=160, shape="even", producers=3, lag_ms=1),
     WaitSchedule(1, Incident.MESSAGES, 134, rate=160, shape="random", producers=3, lag_ms=1),
     WaitSchedule(2, Incident.TICKETS, 3000, rate=2000, shape="even", producers=3, lag_ms=1),

@@ -2,8 +2,8 @@
 
 An instance that begins reads its streams from the last checkpoint on: tens of thousands of records,
 each of which costs the core some 40 µs. The other instances of its process have messages that wait,
-so their streams come by another loop (`stream_loop.py`, here `live`), which also goes on
-with each subscription of this one as soon as it has come to where its stream ended when it began.
+so this loop reads what is far behind, and gives a subscription on to the others' loop
+(`stream_loop.py`, here `live`) where the stream ended when the subscription came.
 
 There is no reader while nothing is behind.
 """
@@ -18,20 +18,20 @@ from multicast.drivers.protocol import Driver, Fetched, TopicPartition
 
 # Fewer records than these hold up the others for some 40 ms, less than opening a reader takes.
 _FAR = 1000
-# Of a turn, in which an instance takes no other event and the loops that bring one wait: 20 ms.
-# Ten times fewer would make the turn's own cost felt.
+# Of a turn: some 20 ms, for which the instance, and the loops with events for it, wait. Ten times
+# fewer would make the turn's own cost felt.
 _RECORDS_MAX = 500
 
 
 class CatchUpLoop(StreamLoop):
-    """Takes all subscriptions of instances; keeps those that are far behind, and gives on the rest.
-
-    Each sink subscribes once to a partition.
-    """
+    """Takes instances' subscriptions, once each; keeps what is far behind, gives on the rest."""
 
     def __init__(self, driver: Driver, live: StreamLoop) -> None:
         super().__init__(driver, failed=live.failed_all)
         self._live = live
+        self.last = live.last
+        # So that none that goes from the first to the second while a partition fails is left out.
+        self.loops = live.loops = [self, live]
         self._records_max = _RECORDS_MAX
         self._several.set()
         self.loop = Loop("catch-up", self._turn, wake=self._wake, failed=self._failed)
@@ -45,10 +45,7 @@ class CatchUpLoop(StreamLoop):
         paused: bool = False,
         urgent: bool = True,
     ) -> None:
-        """Give a sink the records of partitions, each from an offset on; `ends` is where they end.
-
-        Without `ends` none is far behind. Safe from any thread.
-        """
+        """Subscribe as to the live loop; `ends` has the partitions' ends, else none is behind."""
         far = {
             each: end for each, end in (ends or {}).items() if end - starts.get(each, end) > _FAR
         }
@@ -99,4 +96,4 @@ class CatchUpLoop(StreamLoop):
                 for each in [each for each in subscriptions.values() if each.position >= each.end]:
                     del subscriptions[each.sink]
                     self._changed[partition] = None
-                    self._live.take_over(partition, each, self._last.last(partition))
+                    self._live.take_over(partition, each)

@@ -4,7 +4,7 @@ What several instances need at the same time is asked of the brokers in one requ
 answer is an error, only the instances that it concerns fail, as far as the error names a partition.
 
     open    the ids of an instance's topics are checked; from then on it stands ready
-    begin   its epoch has begun: the end of its own stream is asked for, and it starts to work
+    begin   its epoch has begun: the ends of its streams are asked for, and it starts to work
     recheck a log has grown, or lags: its topic, or the one of the order, may have been deleted, and
             created again, so their ids are checked; then its leader is asked (`questions.py`)
 """

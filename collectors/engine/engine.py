@@ -1,4 +1,4 @@
-"""What all collectors of a process share: a fixed number of threads, sockets and clients.
+"""What all collectors of a process share: a fixed number of threads, few sockets and clients.
 
     live       one reader for the control topics and all order streams (`stream_loop.py`)
     streams    what instances subscribe to: another reader for what is far behind (`catch_up.py`)

@@ -24,13 +24,14 @@ _ASK_EVERY_S = 0.2  # while an end is too low; one request each
 
 
 class LastRecords:
-    """Of each order stream one record; used from one thread at a time.
+    """Of each order stream one record. Safe from any thread: one asks while the others wait.
 
     It stays while nobody reads the stream, as after an error: who comes next says what was lost.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._lock = threading.Lock()
         self._last: dict[TopicPartition, Record] = {}
 
     def note(self, fetched: Sequence[Fetched]) -> dict[TopicPartition, Truncated]:
@@ -39,6 +40,10 @@ class LastRecords:
         Blocks for some requests where another leader has taken the records; if it raises then,
         nothing is noted.
         """
+        with self._lock:
+            return self._note(fetched)
+
+    def _note(self, fetched: Sequence[Fetched]) -> dict[TopicPartition, Truncated]:
         lost: dict[TopicPartition, Truncated] = {}
         newer, others = [], []
         for partition, records, _ in fetched:
@@ -53,10 +58,10 @@ class LastRecords:
                     lost[partition] = _truncated(partition, last)
             elif records[0].leader_epoch != last.leader_epoch:
                 others.append(partition)
-        lost.update(self.lost(others))
+        lost.update(self._lost(others))
         self._last.update(newer)
         for partition in lost:
-            self.forget(partition)
+            del self._last[partition]
         return lost
 
     def lost(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Truncated]:
@@ -64,6 +69,10 @@ class LastRecords:
 
         Blocks for some requests. Raises `ClusterUnreachable` if no answer comes.
         """
+        with self._lock:
+            return self._lost(partitions)
+
+    def _lost(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Truncated]:
         known = {each: self._last[each] for each in partitions if each in self._last}
         if not known:
             return {}
@@ -95,13 +104,10 @@ class LastRecords:
                 return short
             pause.wait(_ASK_EVERY_S)
 
-    def last(self, partition: TopicPartition) -> Record | None:
-        """Give the newest record that was read of a stream."""
-        return self._last.get(partition)
-
     def forget(self, partition: TopicPartition) -> None:
         """Forget a partition: all who read it begin anew."""
-        self._last.pop(partition, None)
+        with self._lock:
+            self._last.pop(partition, None)
 
 
 def _checksum_at(offset: int, records: Sequence[Record]) -> int:

@@ -69,7 +69,7 @@ class StreamBatch(NamedTuple):
 
 
 class StreamSink(Protocol):
-    """Subscribes to streams; called by the loop's thread, and must return soon."""
+    """Subscribes to streams; called by a loop's thread, perhaps two at once; must return soon."""
 
     def on_batches(self, batches: Sequence[StreamBatch]) -> None:
         """Take the records of one poll."""
@@ -86,7 +86,7 @@ class StreamSubscription:
     position: int
     paused: bool
     urgent: bool
-    end: int = 0  # of the partition, when it came; see `catch_up.py`
+    end: int = 0  # where the partition ended then; for `catch_up.py`
 
 
 class StreamLoop:
@@ -106,10 +106,9 @@ class StreamLoop:
         self._driver = driver
         self._compacted = compacted
         self.failed_all = failed
-        self._lock = threading.RLock()  # of the three below
+        self._lock = threading.RLock()  # of the two below
         self._subscriptions: dict[TopicPartition, dict[StreamSink, StreamSubscription]] = {}
         self._changed: dict[TopicPartition, None] = {}  # partitions that `_arrange` has to look at
-        self._taken_over: list[Fetched] = []  # what another loop read last, to be compared
         self._several = threading.Event()  # more than one sink: not only that of the control topics
         self._woken = threading.Event()
         self._reader: Reader | None = None  # and all below: set by the loop's thread only
@@ -117,7 +116,8 @@ class StreamLoop:
         self._records_max = POLL_RECORDS_MAX  # of a turn
         self._fetched: dict[TopicPartition, int] = {}
         self._reader_paused: set[TopicPartition] = set()
-        self._last = LastRecords(driver)
+        self.last = LastRecords(driver)  # all loops' of a process
+        self.loops = [self]  # of a process, in the order in which a subscription goes through them
         self.loop = Loop("streams", self._turn, wake=self._wake, failed=self._failed)
 
     def subscribe(
@@ -137,13 +137,9 @@ class StreamLoop:
                 self._add(partition, StreamSubscription(sink, offset, paused, urgent))
         self._wake()
 
-    def take_over(
-        self, partition: TopicPartition, subscription: StreamSubscription, last: Record | None
-    ) -> None:
-        """Go on with another loop's subscription; `last` is what that one read last of it."""
+    def take_over(self, partition: TopicPartition, subscription: StreamSubscription) -> None:
+        """Go on with another loop's subscription."""
         with self._lock:
-            if last is not None:
-                self._taken_over.append(Fetched(partition, [last], last.offset + 1))
             self._add(partition, subscription)
         self._wake()
 
@@ -220,7 +216,7 @@ class StreamLoop:
         """Give what continues what was read of a stream; fail who reads another one."""
         streams = [each for each in fetched if each.partition not in self._compacted]
         try:
-            lost = self._last.note(streams)
+            lost = self.last.note(streams)
         except Exception:
             self._drop_reader()  # so all is read again
             raise
@@ -253,7 +249,6 @@ class StreamLoop:
         resume: list[TopicPartition] = []
         with self._lock:
             changed, self._changed = list(self._changed), {}
-            taken_over, self._taken_over = self._taken_over, []
             for partition in changed:
                 subscriptions = list(self._subscriptions.get(partition, {}).values())
                 reading = [each.position for each in subscriptions if not each.paused]
@@ -267,12 +262,10 @@ class StreamLoop:
                     starts[partition] = needed
                 (resume if reading else pause).append(partition)
         try:
-            self._kept(taken_over)
             self._apply(reader, gone=gone, starts=starts, pause=pause, resume=resume)
         except Exception:
             with self._lock:
                 self._changed.update(dict.fromkeys(changed))
-                self._taken_over += taken_over
             raise
 
     def _apply(
@@ -324,18 +317,22 @@ class StreamLoop:
         partition = partition_of(error)
         if partition is not None and isinstance(error, Trimmed):
             with suppress(AmcastError):
-                error = self._last.lost([partition]).get(partition, error)
+                error = self.last.lost([partition]).get(partition, error)
         if partition is not None and self._fail(partition, error):
             return
         self._drop_reader()
         self.failed_all(error)
 
     def _fail(self, partition: TopicPartition, error: Exception) -> bool:
-        """Fail the subscribers of a partition; False if it has none."""
-        with self._lock:
-            sinks = self._subscriptions.pop(partition, None)
-            self._changed[partition] = None
-        self._last.forget(partition)
-        for sink in list(sinks or ()):
+        """Fail the subscribers of a partition, wherever it is read; False if it has none."""
+        sinks = [sink for loop in self.loops for sink in loop.leave(partition)]
+        self.last.forget(partition)
+        for sink in sinks:
             sink.fail(error)
-        return sinks is not None
+        return bool(sinks)
+
+    def leave(self, partition: TopicPartition) -> list[StreamSink]:
+        """Read a partition no more; give those who subscribed to it."""
+        with self._lock:
+            self._changed[partition] = None
+            return list(self._subscriptions.pop(partition, ()))

@@ -14,6 +14,7 @@ from tests.collectors.engine.test_engine import (
     Sink,
     Streams,
     ordered_once,
+    while_it_polls,
     write_to_own_logs,
 )
 from tests.helpers.plans import tree_plan
@@ -87,6 +88,45 @@ def test_an_end_that_is_lost_while_it_is_given_on_is_noticed(streams):
     catch_up(streams)
     streams.log.lose(AT, FAR - 10)
     streams.write(20)
+    streams.turn()
+    streams.turn()
+    assert [type(error) for error in sink.errors] == [Truncated]
+
+
+@pytest.mark.parametrize("reads_apart", [True, False])
+def test_an_end_that_is_lost_fails_all_who_read_it_once_wherever_they_are(streams, reads_apart):
+    streams.write(5)
+    streams.turn()
+    sink = Sink()
+    streams.behind.subscribe(sink, {AT: 0}, ends={AT: FAR + 5})
+    streams.behind._turn()
+    streams.log.lose(AT, FAR + 3)
+    streams.write(20)
+    if reads_apart:
+        catch_up(streams)
+    else:
+        streams.turn()
+    assert [type(error) for error in sink.errors + streams.here.errors] == [Truncated] * 2
+    assert streams.here.offsets == list(range(FAR, FAR + 5))
+    later = Sink()
+    streams.behind.subscribe(later, {AT: 0}, ends={AT: FAR + 20})
+    catch_up(streams)
+    streams.turn()
+    assert later.offsets == list(range(FAR + 23))
+    assert later.errors == streams.failed == []
+
+
+def test_an_end_that_is_lost_before_the_live_loop_polls_is_noticed(streams):
+    sink = Sink()
+    streams.turn()
+    streams.behind.subscribe(sink, {AT: 0}, ends={AT: FAR})
+
+    def given_on():
+        catch_up(streams)
+        streams.log.lose(AT, FAR - 10)
+        streams.write(20)
+
+    while_it_polls(streams, given_on)
     streams.turn()
     streams.turn()
     assert [type(error) for error in sink.errors] == [Truncated]

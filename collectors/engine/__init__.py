@@ -5,7 +5,7 @@ Shared by all:
     engine          holds all that follows, and the appender
     loops           a thread that repeats one turn
     stream_loop     reads the control topic and all order streams
-    catch_up        reads what is far behind of them
+    catch_up        reads those that are far behind
     log_end_loop    watches the ends of all logs
     clock           ticks
     chores          what blocks: opening instances, filling holes, checking topic ids

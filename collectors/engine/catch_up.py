@@ -2,23 +2,23 @@
 
 An instance that begins reads its streams from the last checkpoint on: tens of thousands of records,
 each of which costs the core some 40 µs. The other instances of its process have messages that wait,
-so this loop reads what is far behind, and gives a subscription on to the others' loop
-(`stream_loop.py`, here `live`) where the stream ended when the subscription came.
-
-There is no reader while nothing is behind.
+so this loop reads what is far behind. Where the stream ended when a subscription came, the others'
+loop (`stream_loop.py`, here `live`) takes it over.
+While nothing is behind, there is no reader, and nothing is remembered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from collectors.engine.last_records import LastRecords
 from collectors.engine.loops import Loop
-from collectors.engine.stream_loop import StreamLoop, StreamSink, StreamSubscription
-from multicast.drivers.protocol import Driver, Fetched, TopicPartition
+from collectors.engine.stream_loop import POLL_S, StreamLoop, StreamSink, StreamSubscription
+from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
 
-# Fewer records than these hold up the others for some 40 ms, less than opening a reader takes.
+# At most so many records hold up the others: for some 40 ms, less than opening a reader takes.
 _FAR = 1000
-# Of a turn: some 20 ms, for which the instance, and the loops with events for it, wait. Ten times
+# Of a turn: for some 20 ms the instance is locked, and the loops with events for it wait. Ten times
 # fewer would make the turn's own cost felt.
 _RECORDS_MAX = 500
 
@@ -27,12 +27,8 @@ class CatchUpLoop(StreamLoop):
     """Takes instances' subscriptions, once each; keeps what is far behind, gives on the rest."""
 
     def __init__(self, driver: Driver, live: StreamLoop) -> None:
-        super().__init__(driver, failed=live.failed_all)
+        super().__init__(driver, failed=self._fail_all_here)
         self._live = live
-        self.last = live.last
-        # So that none that goes from the first to the second while a partition fails is left out.
-        self.loops = live.loops = [self, live]
-        self._records_max = _RECORDS_MAX
         self._several.set()
         self.loop = Loop("catch-up", self._turn, wake=self._wake, failed=self._failed)
 
@@ -82,8 +78,16 @@ class CatchUpLoop(StreamLoop):
             super()._turn()
         else:
             self._drop_reader()
+            self._last = LastRecords(self._driver)
             self._woken.wait()
             self._woken.clear()
+
+    def _fail_all_here(self, error: Exception) -> None:
+        for partition in list(self._subscriptions):
+            self._fail(partition, error)
+
+    def _poll(self, reader: Reader) -> list[Fetched]:
+        return reader.poll(POLL_S, _RECORDS_MAX)
 
     def _is_urgent(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""The newest record that this process has read of each order stream, and whether it still is there.
+"""The newest record that a loop has read of each order stream, and whether it still is there.
 
 Kafka may lose the end of a stream after it was acknowledged, and gives its offsets to other records
 (docs/protocol.md, "Lost tails"). The state of who had read them is then false: so is each record
@@ -24,14 +24,13 @@ _ASK_EVERY_S = 0.2  # while an end is too low; one request each
 
 
 class LastRecords:
-    """Of each order stream one record. Safe from any thread: one asks while the others wait.
+    """Of each order stream one record; used from one thread at a time.
 
     It stays while nobody reads the stream, as after an error: who comes next says what was lost.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._lock = threading.Lock()
         self._last: dict[TopicPartition, Record] = {}
 
     def note(self, fetched: Sequence[Fetched]) -> dict[TopicPartition, Truncated]:
@@ -40,10 +39,6 @@ class LastRecords:
         Blocks for some requests where another leader has taken the records; if it raises then,
         nothing is noted.
         """
-        with self._lock:
-            return self._note(fetched)
-
-    def _note(self, fetched: Sequence[Fetched]) -> dict[TopicPartition, Truncated]:
         lost: dict[TopicPartition, Truncated] = {}
         newer, others = [], []
         for partition, records, _ in fetched:
@@ -54,14 +49,14 @@ class LastRecords:
             if last is None:
                 continue
             if records[0].offset <= last.offset:
-                if _checksum_at(last.offset, records) != order_checksum(last):
-                    lost[partition] = _truncated(partition, last)
+                if not holds(records, last):
+                    lost[partition] = truncated(partition, last)
             elif records[0].leader_epoch != last.leader_epoch:
                 others.append(partition)
-        lost.update(self._lost(others))
+        lost.update(self.lost(others))
         self._last.update(newer)
         for partition in lost:
-            del self._last[partition]
+            self.forget(partition)
         return lost
 
     def lost(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Truncated]:
@@ -69,10 +64,6 @@ class LastRecords:
 
         Blocks for some requests. Raises `ClusterUnreachable` if no answer comes.
         """
-        with self._lock:
-            return self._lost(partitions)
-
-    def _lost(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Truncated]:
         known = {each: self._last[each] for each in partitions if each in self._last}
         if not known:
             return {}
@@ -90,9 +81,9 @@ class LastRecords:
                     if partition not in left or position <= left[partition].offset:
                         continue
                     last = left.pop(partition)
-                    if _checksum_at(last.offset, records) != order_checksum(last):
+                    if not holds(records, last):
                         gone.append(partition)
-        return {partition: _truncated(partition, known[partition]) for partition in gone}
+        return {partition: truncated(partition, known[partition]) for partition in gone}
 
     def _short(self, known: Mapping[TopicPartition, Record]) -> list[TopicPartition]:
         """Give those that end at or below these records, and go on to do so for some seconds."""
@@ -106,16 +97,17 @@ class LastRecords:
 
     def forget(self, partition: TopicPartition) -> None:
         """Forget a partition: all who read it begin anew."""
-        with self._lock:
-            self._last.pop(partition, None)
+        self._last.pop(partition, None)
 
 
-def _checksum_at(offset: int, records: Sequence[Record]) -> int:
-    """Give the checksum of the record at an offset; 0 if there is none."""
-    return next((order_checksum(each) for each in records if each.offset == offset), 0)
+def holds(records: Sequence[Record], last: Record) -> bool:
+    """Whether a record is among those that were read again."""
+    here = (order_checksum(each) for each in records if each.offset == last.offset)
+    return next(here, 0) == order_checksum(last)
 
 
-def _truncated(partition: TopicPartition, last: Record) -> Truncated:
+def truncated(partition: TopicPartition, last: Record) -> Truncated:
+    """Make the error of a stream that lacks a record which was read."""
     return Truncated(
         f"the order stream {partition.topic}/{partition.partition} has lost its end: the record "
         f"that was read at offset {last.offset} is not there any more, so messages that it had "

@@ -27,21 +27,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from collectors.engine.last_records import LastRecords
+from collectors.engine.last_records import LastRecords, holds, truncated
 from collectors.engine.loops import Loop, partition_of
-from multicast.drivers.protocol import (
-    POLL_RECORDS_MAX,
-    Driver,
-    Fetched,
-    Reader,
-    Record,
-    TopicPartition,
-)
-from multicast.errors import AmcastError, Trimmed
+from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPartition
+from multicast.errors import AmcastError, Trimmed, Truncated
 
 # Not every driver's poll can be woken, so a new subscription may wait for so long. Ten times as
 # long would delay a takeover or a change of epoch by 0.5 s.
-_POLL_S = 0.05
+POLL_S = 0.05
 # How long the first reading waits for a collector's streams, which come some 10 ms after the
 # control topics. A reader that reads these already gets them 0.15 s later: it waits for a long poll
 # (0.1 s), once for their leaders and once for their records.
@@ -69,7 +62,7 @@ class StreamBatch(NamedTuple):
 
 
 class StreamSink(Protocol):
-    """Subscribes to streams; called by a loop's thread, perhaps two at once; must return soon."""
+    """Subscribes to streams; called by loops' threads, perhaps by two at once; must return soon."""
 
     def on_batches(self, batches: Sequence[StreamBatch]) -> None:
         """Take the records of one poll."""
@@ -86,7 +79,9 @@ class StreamSubscription:
     position: int
     paused: bool
     urgent: bool
-    end: int = 0  # where the partition ended then; for `catch_up.py`
+    end: int = 0  # where the stream ended when it came: `catch_up.py` gives it on there
+    last: Record | None = None  # the newest that the sink was given
+    compares: bool = False  # `last` is read again first
 
 
 class StreamLoop:
@@ -105,19 +100,17 @@ class StreamLoop:
     ) -> None:
         self._driver = driver
         self._compacted = compacted
-        self.failed_all = failed
-        self._lock = threading.RLock()  # of the two below
+        self._failed_all = failed
+        self._lock = threading.RLock()  # of the two below; re-entered by `catch_up.py`
         self._subscriptions: dict[TopicPartition, dict[StreamSink, StreamSubscription]] = {}
         self._changed: dict[TopicPartition, None] = {}  # partitions that `_arrange` has to look at
         self._several = threading.Event()  # more than one sink: not only that of the control topics
         self._woken = threading.Event()
         self._reader: Reader | None = None  # and all below: set by the loop's thread only
         self._ahead = True  # of the reader
-        self._records_max = POLL_RECORDS_MAX  # of a turn
         self._fetched: dict[TopicPartition, int] = {}
         self._reader_paused: set[TopicPartition] = set()
-        self.last = LastRecords(driver)  # all loops' of a process
-        self.loops = [self]  # of a process, in the order in which a subscription goes through them
+        self._last = LastRecords(driver)
         self.loop = Loop("streams", self._turn, wake=self._wake, failed=self._failed)
 
     def subscribe(
@@ -138,8 +131,10 @@ class StreamLoop:
         self._wake()
 
     def take_over(self, partition: TopicPartition, subscription: StreamSubscription) -> None:
-        """Go on with another loop's subscription."""
+        """Go on with another loop's subscription; what it read last must still be there."""
         with self._lock:
+            if subscription.last is not None:
+                subscription.position, subscription.compares = subscription.last.offset, True
             self._add(partition, subscription)
         self._wake()
 
@@ -205,18 +200,21 @@ class StreamLoop:
             with self._lock:
                 self._changed.update(dict.fromkeys(self._subscriptions))
         self._arrange(self._reader)
-        fetched = self._reader.poll(_POLL_S, self._records_max)
+        fetched = self._poll(self._reader)
         if fetched:
             self._dispatch(self._kept(fetched))
             if not self._ahead:
                 self._woken.wait(_SPACING_S)
         self._woken.clear()
 
+    def _poll(self, reader: Reader) -> list[Fetched]:
+        return reader.poll(POLL_S)
+
     def _kept(self, fetched: Sequence[Fetched]) -> list[Fetched]:
         """Give what continues what was read of a stream; fail who reads another one."""
         streams = [each for each in fetched if each.partition not in self._compacted]
         try:
-            lost = self.last.note(streams)
+            lost = self._last.note(streams)
         except Exception:
             self._drop_reader()  # so all is read again
             raise
@@ -297,18 +295,29 @@ class StreamLoop:
 
     def _dispatch(self, fetched: Sequence[Fetched]) -> None:
         batches: dict[StreamSink, list[StreamBatch]] = {}
+        lost: list[tuple[StreamSink, Truncated]] = []
         with self._lock:
             for partition, records, position in fetched:
                 start, self._fetched[partition] = self._fetched[partition], position
-                for subscription in self._subscriptions.get(partition, {}).values():
+                for subscription in list(self._subscriptions.get(partition, {}).values()):
                     # One that came or resumed since `_arrange` may need records before this batch:
                     # it gets nothing until the partition is fetched from its position.
                     if subscription.paused or not start <= subscription.position < position:
                         continue
-                    batch = StreamBatch(partition, records, position)
-                    batch = batch.since(subscription.position)
+                    batch = StreamBatch(partition, records, position).since(subscription.position)
+                    sink, last = subscription.sink, subscription.last
+                    if subscription.compares and last is not None:
+                        if not holds(batch.records, last):
+                            del self._subscriptions[partition][sink]
+                            self._changed[partition] = None
+                            lost.append((sink, truncated(partition, last)))
+                            continue
+                        batch, subscription.compares = batch.since(last.offset + 1), False
                     subscription.position = position
-                    batches.setdefault(subscription.sink, []).append(batch)
+                    subscription.last = batch.records[-1] if batch.records else last
+                    batches.setdefault(sink, []).append(batch)
+        for sink, error in lost:
+            sink.fail(error)
         for sink, batches_of_sink in batches.items():
             sink.on_batches(batches_of_sink)
 
@@ -317,22 +326,19 @@ class StreamLoop:
         partition = partition_of(error)
         if partition is not None and isinstance(error, Trimmed):
             with suppress(AmcastError):
-                error = self.last.lost([partition]).get(partition, error)
+                error = self._last.lost([partition]).get(partition, error)
         if partition is not None and self._fail(partition, error):
             return
         self._drop_reader()
-        self.failed_all(error)
+        if partition is None:  # otherwise nobody reads it any more
+            self._failed_all(error)
 
     def _fail(self, partition: TopicPartition, error: Exception) -> bool:
-        """Fail the subscribers of a partition, wherever it is read; False if it has none."""
-        sinks = [sink for loop in self.loops for sink in loop.leave(partition)]
-        self.last.forget(partition)
-        for sink in sinks:
-            sink.fail(error)
-        return bool(sinks)
-
-    def leave(self, partition: TopicPartition) -> list[StreamSink]:
-        """Read a partition no more; give those who subscribed to it."""
+        """Fail the subscribers of a partition; False if it has none."""
         with self._lock:
+            sinks = self._subscriptions.pop(partition, None)
             self._changed[partition] = None
-            return list(self._subscriptions.pop(partition, ()))
+        self._last.forget(partition)
+        for sink in list(sinks or ()):
+            sink.fail(error)
+        return sinks is not None

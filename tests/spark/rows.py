@@ -15,6 +15,7 @@ ON_SPARK = [
     pytest.mark.kafka,
     pytest.mark.slow,
     pytest.mark.timeout(900),
+    pytest.mark.needs("jdk"),
     # pyspark leaves the sockets of its answers to the garbage collector.
     pytest.mark.filterwarnings(
         "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",

@@ -35,7 +35,7 @@ unit: .venv/ready
 
 # What needs no broker.
 quick: lint
-	$(PYTEST) -n 2 --durations=10 -m "$(NOT_LONG) and not kafka and not slow"
+	$(PYTEST) -n 4 --durations=10 -m "$(NOT_LONG) and not kafka and not slow"
 
 # What is long, or a test of the tests: all of it, or a part of tests/parts.toml (PART=planner).
 PART ?=

@@ -16,7 +16,7 @@ from multicast.local.pytest_plugin import ExistingCluster
 from tests.running import parts
 from tests.running.needs import missing
 from tests.running.planted import copied_source
-from tests.running.whole_run import JVM, LONG, WholeRun, hold_to_the_table
+from tests.running.whole_run import JVM, LONG, NOT_QUICK, WholeRun, hold_to_the_table
 
 # Neither a busy machine, on which examples are drawn and run slowly, nor a draw of several large
 # examples in a row is a failure.
@@ -87,6 +87,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if BROKERS.intersection(item.fixturenames):
             item.add_marker(pytest.mark.kafka)
+        if item.path in NOT_QUICK:
+            item.add_marker(pytest.mark.slow)
     others = parts.out_of_turn(items)
     if others:
         config.hook.pytest_deselected(items=others)

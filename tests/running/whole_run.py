@@ -20,7 +20,7 @@ from tests.running import sizes
 from tests.running.parts import TABLE, TESTS
 
 EVERY_S = 30.0
-JVM, LONG = ([TESTS / name for name in TABLE[key]] for key in ("jvm", "long"))
+JVM, LONG, NOT_QUICK = ([TESTS / name for name in TABLE[key]] for key in ("jvm", "long", "slow"))
 
 
 def starts_jvms(path: Path) -> bool:

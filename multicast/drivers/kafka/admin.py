@@ -35,6 +35,7 @@ from multicast.drivers.kafka.admin_facts import (
     opened_by,
 )
 from multicast.drivers.kafka.connection import client_of_ours, kafka_python_settings
+from multicast.drivers.kafka.private import DescribeClusterRequest
 from multicast.drivers.kafka.quiet import attach, quiet
 from multicast.drivers.kafka.transports import ConnectionManager
 from multicast.drivers.protocol import TopicPartition
@@ -99,18 +100,17 @@ class Admin(ClosedAtEnd):
 
     def cluster_id(self) -> str:
         """Return the cluster's ID."""
-        return str(self._ask(self._admin.describe_cluster)["cluster_id"])
+        return str(self._cluster().cluster_id)
 
     def broker_ids(self) -> list[int]:
         """Return the registered brokers, ascending."""
-        cluster = self._ask(self._admin.describe_cluster)
-        return sorted(broker["broker_id"] for broker in cluster["brokers"])
+        return sorted(broker.broker_id for broker in self._cluster().brokers)
 
     def members(self) -> tuple[str, frozenset[int]]:
         """Return the cluster's ID and the brokers that are registered and not fenced."""
-        cluster = self._ask(self._admin.describe_cluster)
-        alive = [node["broker_id"] for node in cluster["brokers"] if not node.get("is_fenced")]
-        return str(cluster["cluster_id"]), frozenset(alive)
+        cluster = self._cluster()
+        alive = [broker.broker_id for broker in cluster.brokers if not broker.is_fenced]
+        return str(cluster.cluster_id), frozenset(alive)
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
         """Return the number of Kafka partitions of each topic that exists."""
@@ -471,6 +471,15 @@ class Admin(ClosedAtEnd):
             elif time.monotonic() > deadline:
                 raise self._unreachable(error) from error
             _pause.wait(_RETRY_S)
+
+    def _cluster(self) -> Any:
+        """Describe the cluster; the package's own call fails where brokers are older than 3.7."""
+        request = DescribeClusterRequest(include_fenced_brokers=True)
+        answer = self._ask(lambda: self._manager.run(self._manager.send, request))
+        error = kafka_errors.for_code(answer.error_code)
+        if error is not kafka_errors.NoError:
+            raise self._refused(error(answer.error_message))
+        return answer
 
     @property
     def _manager(self) -> ConnectionManager:

@@ -16,6 +16,7 @@ from kafka.net.inet import KafkaNetSocket, create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.protocol.admin.cluster import DescribeClusterRequest
 from kafka.protocol.consumer import (
     FetchRequest,
     HeartbeatRequest,

@@ -138,7 +138,7 @@ class SendingOrder:
 
     def _bound(self, log: Log, earlier: MessageID, deadline: float) -> int:
         """Wait until it is known which offset a message to this log must not get below."""
-        if earlier.log == log.name:
+        if earlier.log == log.name and earlier.life <= log.life:
             return earlier.offset + 1 if earlier.life == log.life else 0
         follower = self._settlement.follower()
         follower.wait_moved(follower.moves, 0.0)

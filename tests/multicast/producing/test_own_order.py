@@ -117,6 +117,7 @@ WAITS = [
     # Of no log of the topic.
     ("P9:0", "P2", Asked(ORDERED, end=99), (UsageError, "P9:0 is no message of topic A")),
     ("P1~1:4", "P2", Asked(ORDERED, end=99), (UsageError, "P1~1:4 is no message of topic A")),
+    ("P2~1:4", "P2", Asked(ORDERED, end=99), (UsageError, "P2~1:4 is no message of topic A")),
     # A lost message is not waited for, nor what a log has to reach that has lost its end.
     ("P1:4", "P2", Asked(PENDING, end=99, lost="P1:3"), (Truncated, "P1 has lost")),
     ("P1:4", "P2", Asked(ORDERED, end=8, lost="P2:8"), (Truncated, "P2 has lost")),

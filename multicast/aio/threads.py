@@ -22,9 +22,7 @@ class Threads:
         self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
 
     async def run(
-        self,
-        call: Callable[[], _Result],
-        undo: Callable[[_Result], None] | None = None,
+        self, call: Callable[[], _Result], undo: Callable[[_Result], None] | None = None
     ) -> _Result:
         """Await a blocking call. `undo` takes the result of one that nobody awaits any more."""
         started = self._executor.submit(call)

@@ -48,8 +48,7 @@ def export_command(
         bool, typer.Option("--follow", "-f", help="Do not stop at the present end of the logs.")
     ] = False,
     start: Annotated[
-        str,
-        typer.Option("--from", help="For a new folder: earliest, latest, a cursor, or a time."),
+        str, typer.Option("--from", help="For a new folder: earliest, latest, a cursor, or a time.")
     ] = "earliest",
     rows_max: Annotated[
         int, typer.Option("--rows", min=1, help="Rows of one file, at most.")

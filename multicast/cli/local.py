@@ -15,12 +15,7 @@ import typer
 
 from multicast.cli.options import WAIT_RANGE
 from multicast.errors import ClusterUnreachable, UsageError
-from multicast.local.cluster import (
-    DEFAULT_DIRECTORY,
-    DEFAULT_VERSION,
-    ClusterStatus,
-    LocalCluster,
-)
+from multicast.local.cluster import DEFAULT_DIRECTORY, DEFAULT_VERSION, ClusterStatus, LocalCluster
 from multicast.local.installation import install
 from multicast.local.jars import versions
 from multicast.local.secure import add_user, client_of, grant, settings_of
@@ -135,10 +130,7 @@ def user(
 
 
 @app.command()
-def status(
-    directory: Directory = DEFAULT_DIRECTORY,
-    output: OutputOption = Output.TABLE,
-) -> None:
+def status(directory: Directory = DEFAULT_DIRECTORY, output: OutputOption = Output.TABLE) -> None:
     """Show the cluster and its brokers; exit code 4 unless all brokers run and are registered."""
     cluster = _cluster(directory).status()
     if output is Output.JSON:

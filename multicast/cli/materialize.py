@@ -75,8 +75,7 @@ def materialize_command(
     ],
     interest: Interest = None,
     start: Annotated[
-        str,
-        typer.Option("--from", help="For a new target: earliest, latest, a cursor, or a time."),
+        str, typer.Option("--from", help="For a new target: earliest, latest, a cursor, or a time.")
     ] = "earliest",
     until_end: Annotated[
         bool, typer.Option("--until-end", "-e", help="Stop at the present end of the logs.")

@@ -19,8 +19,7 @@ Topic = Annotated[
     str | None, typer.Option("--topic", "-t", help="The topic to multicast on [A; AMCAST_TOPIC]")
 ]
 Interest = Annotated[
-    str | None,
-    typer.Option("--interest", "-i", help="Instead of a name, the partitions: P1,P3."),
+    str | None, typer.Option("--interest", "-i", help="Instead of a name, the partitions: P1,P3.")
 ]
 DriverName = Annotated[
     str | None,

@@ -255,10 +255,7 @@ def boundary(within: Iterable[str] | None, expect: Expectation | None) -> frozen
 
 
 def reserved_headers(
-    log: str,
-    covered: tuple[str, bytes] | None,
-    tags: Iterable[str],
-    expect: Expectation | None,
+    log: str, covered: tuple[str, bytes] | None, tags: Iterable[str], expect: Expectation | None
 ) -> list[tuple[str, bytes]]:
     """List the headers of ours that a message to a log gets; `covered` is that of its exact set."""
     headers = [] if covered is None else [covered]

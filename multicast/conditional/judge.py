@@ -31,13 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from multicast.conditional.condition import (
-    NO_MARKS,
-    Condition,
-    Item,
-    key_token,
-    marks,
-)
+from multicast.conditional.condition import NO_MARKS, Condition, Item, key_token, marks
 from multicast.drivers.protocol import Record
 from multicast.messages import Covered, MessageID, special
 

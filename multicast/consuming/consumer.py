@@ -25,12 +25,7 @@ from multicast.consuming.gaps import past_gap
 from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group
 from multicast.consuming.readers import open_clients
 from multicast.consuming.reading import Reading
-from multicast.consuming.stated_ends import (
-    read_stated,
-    refuse_lost_stream,
-    refuse_other_end,
-    tell,
-)
+from multicast.consuming.stated_ends import read_stated, refuse_lost_stream, refuse_other_end, tell
 from multicast.consuming.subscription import (
     Bounds,
     End,

@@ -34,13 +34,7 @@ from multicast.consuming.cursor import Cursor, CursorProof, interest_digest
 from multicast.consuming.tails import LogTails
 from multicast.control import log_partition
 from multicast.drivers.protocol import Record, TopicPartition
-from multicast.messages import (
-    Covered,
-    EpochMarker,
-    Special,
-    has_reserved,
-    special,
-)
+from multicast.messages import Covered, EpochMarker, Special, has_reserved, special
 from multicast.order.records import SightRecord
 from multicast.order.runs import OFFSET_MAX, Run, order_checksum
 from multicast.order.stream import OrderStream

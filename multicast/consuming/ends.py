@@ -18,12 +18,7 @@ from multicast.consuming.subscription import (
     logs_wanted,
     resume,
 )
-from multicast.control import (
-    ControlReader,
-    ControlState,
-    log_partition,
-    stream_partition,
-)
+from multicast.control import ControlReader, ControlState, log_partition, stream_partition
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver
 from multicast.drivers.reading import end_from
@@ -45,10 +40,7 @@ def end_now(
 
 
 def place_of(
-    driver: Driver,
-    control: ControlState,
-    request: SubscriptionRequest,
-    where: str | datetime,
+    driver: Driver, control: ControlState, request: SubscriptionRequest, where: str | datetime
 ) -> FirstPlace:
     """Find "earliest", a time's place, or "latest", the end of the newest epoch that has begun.
 

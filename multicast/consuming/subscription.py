@@ -21,13 +21,7 @@ from typing import NamedTuple
 from multicast.consuming.cursor import Cursor, interest_digest, single_log_cursor, start_cursor
 from multicast.consuming.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
 from multicast.consuming.stated_ends import single_log_end, tell, tell_log_end
-from multicast.control import (
-    SINGLE_LOG,
-    ControlState,
-    log_partition,
-    source_of,
-    stream_partition,
-)
+from multicast.control import SINGLE_LOG, ControlState, log_partition, source_of, stream_partition
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import Truncated, UncoveredInterest, UsageError
 from multicast.messages import name_set, refuse_no_name

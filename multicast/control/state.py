@@ -42,12 +42,7 @@ from typing import Any, NamedTuple
 from multicast.control.advertised import Advertised
 from multicast.control.checkpoints import LEVELS, SLOTS, best_checkpoint, slot_of
 from multicast.control.codecs import named_record, slot_key
-from multicast.control.documents import (
-    Ended,
-    ended_of,
-    named_checkpoint_of,
-    positions_of,
-)
+from multicast.control.documents import Ended, ended_of, named_checkpoint_of, positions_of
 from multicast.control.losses import Losses, is_cut, life_end
 from multicast.control.sources import (
     first_epoch,

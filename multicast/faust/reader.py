@@ -41,11 +41,7 @@ class OrderedReader(Service):
     """Reads for one channel, and commits what its agent has processed."""
 
     def __init__(
-        self,
-        app: faust.App,
-        stream: str,
-        make: Callable[[], AsyncConsumer],
-        commit_every_s: float,
+        self, app: faust.App, stream: str, make: Callable[[], AsyncConsumer], commit_every_s: float
     ) -> None:
         super().__init__()
         self.stream = stream

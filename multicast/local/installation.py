@@ -17,15 +17,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from multicast.local.broker import (
-    META,
-    Broker,
-    Installed,
-    free_ports,
-    new_id,
-    stop,
-    wait_serving,
-)
+from multicast.local.broker import META, Broker, Installed, free_ports, new_id, stop, wait_serving
 from multicast.local.jars import Progress, broker_jars, cache_directory, find_java, run_tool
 from multicast.local.process import Guard
 

@@ -186,9 +186,7 @@ class ClientMetrics(FamilyCollector):
         return list(answers)
 
 
-def _of_producer(
-    counts: ProducerCounts,
-) -> Iterator[tuple[MetricFamily, tuple[str, ...], float]]:
+def _of_producer(counts: ProducerCounts) -> Iterator[tuple[MetricFamily, tuple[str, ...], float]]:
     for log, appends in counts.logs.items():
         labels = (counts.topic, log)
         yield _ACCEPTED, labels, appends.accepted
@@ -198,9 +196,7 @@ def _of_producer(
         yield _FULL, labels, appends.full
 
 
-def _of_consumer(
-    counts: ConsumerCounts,
-) -> Iterator[tuple[MetricFamily, tuple[str, ...], float]]:
+def _of_consumer(counts: ConsumerCounts) -> Iterator[tuple[MetricFamily, tuple[str, ...], float]]:
     labels = (counts.topic, counts.consumer)
     yield _EPOCH, labels, counts.epoch
     yield _BYTES, labels, counts.payload_bytes

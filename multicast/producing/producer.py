@@ -30,12 +30,7 @@ from multicast.drivers.client_settings import (
 from multicast.drivers.clock import clock_of, seconds
 from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.home_process import HomeProcess
-from multicast.drivers.protocol import (
-    Appender,
-    AppendOutcome,
-    Driver,
-    Headers,
-)
+from multicast.drivers.protocol import Appender, AppendOutcome, Driver, Headers
 from multicast.errors import AmcastError, BufferFull, TimedOut, UsageError
 from multicast.metrics.counts import ProducerCounts
 from multicast.producing.append_counts import AppendCounters

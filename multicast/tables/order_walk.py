@@ -40,12 +40,7 @@ from multicast.consuming.subscription import (
     lacking,
     resume,
 )
-from multicast.control import (
-    SINGLE_LOG,
-    ControlReader,
-    log_partition,
-    stream_partition,
-)
+from multicast.control import SINGLE_LOG, ControlReader, log_partition, stream_partition
 from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers.clock import clock_of
 from multicast.drivers.closing import ClosedAtEnd

@@ -23,11 +23,7 @@ from multicast.drivers.appender.record_batch import BATCH_BYTES
 from multicast.drivers.memory.brokers import MemoryBrokers, MemoryRequest, answer_at_once
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.memory.logs import MemoryLog, name
-from multicast.drivers.protocol import (
-    Fetched,
-    Headers,
-    TopicPartition,
-)
+from multicast.drivers.protocol import Fetched, Headers, TopicPartition
 from multicast.testing.clock import VirtualClock
 from multicast.verification.observer import Observe
 

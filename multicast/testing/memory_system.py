@@ -20,12 +20,7 @@ from typing import overload
 from multicast.consuming.activity import choose
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.group_positions import kafka_group
-from multicast.control import (
-    ControlReader,
-    control_topics,
-    log_partition,
-    stream_partition,
-)
+from multicast.control import ControlReader, control_topics, log_partition, stream_partition
 from multicast.drivers.memory.groups import MemoryMember
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import UsageError

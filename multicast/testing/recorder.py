@@ -51,13 +51,7 @@ class Recorder:
         self._jumped: set[str] = set()
 
     def observe(
-        self,
-        request: SubscriptionRequest,
-        position: Cursor,
-        /,
-        *,
-        earliest: bool,
-        at_end: AtEnd,
+        self, request: SubscriptionRequest, position: Cursor, /, *, earliest: bool, at_end: AtEnd
     ) -> HandedOut:
         """Record a consumer from here on (`multicast.verification.observer.Observe`)."""
         consumer = request.name or "+".join(request.interest or ())

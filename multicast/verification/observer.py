@@ -25,13 +25,7 @@ class Observe(Protocol):
     """Called where a consumer begins to read, at its start and at each `seek`."""
 
     def __call__(
-        self,
-        request: SubscriptionRequest,
-        position: Cursor,
-        /,
-        *,
-        earliest: bool,
-        at_end: AtEnd,
+        self, request: SubscriptionRequest, position: Cursor, /, *, earliest: bool, at_end: AtEnd
     ) -> HandedOut:
         """Return what to call with each batch; `earliest`: it begins at its earliest position."""
 

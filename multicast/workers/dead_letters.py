@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from multicast.consuming.batches import Message
-from multicast.drivers.protocol import (
-    Appender,
-    AppendFailed,
-    AppendOutcome,
-    Driver,
-    TopicPartition,
-)
+from multicast.drivers.protocol import Appender, AppendFailed, AppendOutcome, Driver, TopicPartition
 from multicast.errors import TimedOut
 
 _STORED_S = 30.0  # a broker's failure must not end the work: Kafka elects others after 9 s

@@ -175,8 +175,7 @@ def set_quotas(bootstrap, quotas, *, remove=False):
     with Admin(bootstrap) as admin:
         manager = admin._manager
         answer = manager.run(
-            manager.send,
-            request(entries=[entry(entity=[of_all], ops=ops)], validate_only=False),
+            manager.send, request(entries=[entry(entity=[of_all], ops=ops)], validate_only=False)
         )
     assert [each.error_code for each in answer.entries] == [0]
 

@@ -104,11 +104,7 @@ def settings_file(folder, client):
 def amcast(arguments, topic, client, folder, *, bootstrap, driver="librdkafka"):
     """Run a verb in this process, as that user."""
     settings_file(folder, client)
-    env = {
-        "AMCAST_BOOTSTRAP": bootstrap,
-        "AMCAST_TOPIC": topic,
-        "AMCAST_DRIVER": driver,
-    }
+    env = {"AMCAST_BOOTSTRAP": bootstrap, "AMCAST_TOPIC": topic, "AMCAST_DRIVER": driver}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         return CliRunner().invoke(build(arguments), arguments, input=MESSAGES, env=env)

@@ -9,12 +9,7 @@ from bench.pipeline.ticket_rule import scan
 from collectors.reconfiguration import drain
 from multicast import Consumer, Producer
 from multicast.consuming.subscription import SubscriptionRequest
-from multicast.control import (
-    control_partition,
-    control_topics,
-    order_topic,
-    stream_partition,
-)
+from multicast.control import control_partition, control_topics, order_topic, stream_partition
 from multicast.drivers.protocol import TopicPartition
 from multicast.order.records import OwnRecord, decode
 from multicast.tables.between import between

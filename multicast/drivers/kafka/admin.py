@@ -251,8 +251,7 @@ class Admin(ClosedAtEnd):
         """Return all settings in force of every broker that answers, by broker."""
         kind = ConfigResourceType.BROKER
         answers = self._each_broker(
-            lambda broker: self._describe(kind, [str(broker)], broker),
-            ("DescribeConfigs", CLUSTER),
+            lambda broker: self._describe(kind, [str(broker)], broker), ("DescribeConfigs", CLUSTER)
         )
         return {broker: settings[str(broker)] for broker, settings in answers.items()}
 

@@ -162,11 +162,7 @@ def _decode(
         return None
     time_ms = delta_ms + _repeated(first_ms, counts)
     return RecordColumns(
-        raw,
-        offset,
-        time_ms,
-        Parts(key_first, key_length),
-        Parts(value_first, value_length),
+        raw, offset, time_ms, Parts(key_first, key_length), Parts(value_first, value_length)
     )
 
 

@@ -32,12 +32,7 @@ from multicast.drivers.kafka.quiet import QuietSelector, quiet
 from multicast.drivers.kafka.transports import ConnectionManager
 from multicast.drivers.protocol import TopicPartition
 from multicast.drivers.tls_files import check_files
-from multicast.errors import (
-    AmcastError,
-    NotAuthorized,
-    TopicMissing,
-    UsageError,
-)
+from multicast.errors import AmcastError, NotAuthorized, TopicMissing, UsageError
 
 # The pause before a request is repeated, such as while a leader is elected. A plain choice: 0.3 s
 # would delay messages noticeably, and 3 ms would load brokers that are busy recovering.

@@ -12,11 +12,7 @@ from typing import Any
 
 from kafka import errors as kafka_errors
 
-from multicast.drivers.client_settings import (
-    DELIVERY_TIMEOUT_S,
-    REQUEST_TIMEOUT_S,
-    check_linger,
-)
+from multicast.drivers.client_settings import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S, check_linger
 from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.kafka.appender import KafkaPythonJointAppender
 from multicast.drivers.kafka.connection import Connection

@@ -110,9 +110,7 @@ def _run(
 
 
 async def _ask_epochs(
-    connection: Connection,
-    epochs: Mapping[TopicPartition, int],
-    answers: dict[TopicPartition, int],
+    connection: Connection, epochs: Mapping[TopicPartition, int], answers: dict[TopicPartition, int]
 ) -> None:
     """Ask for all, and then once more for what is unknown: perhaps another one leads by now."""
     deadline = connection.deadline
@@ -162,10 +160,7 @@ async def _ask_once(
 
 
 async def _ask_leader(
-    connection: Connection,
-    node: int,
-    question: _Question[_T],
-    wanted: Mapping[TopicPartition, int],
+    connection: Connection, node: int, question: _Question[_T], wanted: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, _T]:
     """Give what one leader says; empty if it does not answer."""
     said = {}
@@ -211,9 +206,7 @@ def _read_epochs(response: Any) -> Iterable[tuple[TopicPartition, int, int]]:
             yield TopicPartition(topic.topic, each.partition), each.error_code, each.end_offset
 
 
-def _offsets(
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-) -> _Question[LeaderEnd]:
+def _offsets(isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> _Question[LeaderEnd]:
     def request(wanted: Mapping[TopicPartition, int]) -> Any:
         by_topic: dict[str, list[Any]] = defaultdict(list)
         for log, timestamp_ms in wanted.items():

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from multicast.drivers.client_settings import (
-    MESSAGE_BYTES_MAX,
-    REQUEST_TIMEOUT_S,
-    RETRY_BACKOFF_MS,
-)
+from multicast.drivers.client_settings import MESSAGE_BYTES_MAX, REQUEST_TIMEOUT_S, RETRY_BACKOFF_MS
 from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.librdkafka_reader.client import librdkafka_settings
 from multicast.drivers.librdkafka_reader.reader import LibrdkafkaReader
-from multicast.drivers.protocol import (
-    Driver,
-    Reader,
-    TopicPartition,
-)
+from multicast.drivers.protocol import Driver, Reader, TopicPartition
 
 
 class LibrdkafkaDriver(ClosedAtEnd):

@@ -32,13 +32,7 @@ from multicast.drivers.access import Access, user_of
 from multicast.drivers.client_settings import LOST_S, UNKNOWN_TOPIC_S
 from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.librdkafka_reader.client import LOG, EndedClient, open_client
-from multicast.drivers.protocol import (
-    POLL_RECORDS_MAX,
-    Driver,
-    Fetched,
-    Record,
-    TopicPartition,
-)
+from multicast.drivers.protocol import POLL_RECORDS_MAX, Driver, Fetched, Record, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable, TopicMissing, Trimmed, UsageError
 
 # A human notices 0.2 s. A shorter slice would make `wake` faster and cost idle wake-ups.

@@ -19,11 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access
 from multicast.drivers.client_settings import MESSAGE_BYTES_MAX, OF_PRODUCERS, REQUEST_TIMEOUT_S
-from multicast.drivers.librdkafka_reader.client import (
-    EndedClient,
-    librdkafka_settings,
-    open_client,
-)
+from multicast.drivers.librdkafka_reader.client import EndedClient, librdkafka_settings, open_client
 from multicast.drivers.protocol import Headers, Record, TopicPartition
 from multicast.errors import (
     AmcastError,

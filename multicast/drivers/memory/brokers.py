@@ -165,10 +165,7 @@ class MemoryRequest:
     """
 
     def __init__(
-        self,
-        brokers: MemoryBrokers,
-        link: MemoryLink,
-        batches: Mapping[TopicPartition, ReadBatch],
+        self, brokers: MemoryBrokers, link: MemoryLink, batches: Mapping[TopicPartition, ReadBatch]
     ) -> None:
         self._brokers = brokers
         self._link = link

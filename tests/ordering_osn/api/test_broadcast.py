@@ -125,10 +125,7 @@ async def test_nothing_behind_a_refused_envelope_is_let_in(channels):
     sent = [*good[:5], transaction(signer=STRANGER), *good[5:]]
 
     channels.stored = asyncio.Event()
-    async with (
-        serving(channels) as server,
-        aio.insecure_channel(f"127.0.0.1:{server.port}") as raw,
-    ):
+    async with serving(channels) as server, aio.insecure_channel(f"127.0.0.1:{server.port}") as raw:
         call = raw.stream_stream("/orderer.AtomicBroadcast/Broadcast")()
         for envelope in sent:
             await call.write(envelope)
@@ -185,10 +182,7 @@ async def test_what_was_in_flight_behind_one_that_could_not_be_stored_gets_no_an
 
     arrived, all_here = [], asyncio.Event()
 
-    async with (
-        serving(Away()) as server,
-        aio.insecure_channel(f"127.0.0.1:{server.port}") as raw,
-    ):
+    async with serving(Away()) as server, aio.insecure_channel(f"127.0.0.1:{server.port}") as raw:
         call = raw.stream_stream("/orderer.AtomicBroadcast/Broadcast")()
         for envelope in (b"a", b"b", b"c"):
             await call.write(envelope)

@@ -66,11 +66,7 @@ CHECKS = {
     "garbage": (lambda: b"\xff\xff\xff", 400, False),
     "no header": (lambda: canonical(Envelope(payload=canonical(Payload(data=b"x")))), 400, False),
     "no timestamp": (lambda: with_header(b"\x22\x07chain-a"), 400, False),
-    "an old one for nowhere": (
-        lambda: asking(b"", now=minutes_from_now(-20), **AWAY),
-        400,
-        False,
-    ),
+    "an old one for nowhere": (lambda: asking(b"", now=minutes_from_now(-20), **AWAY), 400, False),
     "no seek info for nowhere": (lambda: asking(b"\xff\xff", channel="nowhere"), 404, False),
     "no seek info for no name": (lambda: asking(b"\xff\xff", channel=""), 404, False),
     "no seek info": (lambda: asking(b"\xff\xff"), 400, True),

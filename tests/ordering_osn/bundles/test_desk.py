@@ -266,11 +266,7 @@ async def test_an_expired_bundle_is_void_for_good_with_no_chain():
     assert (await world.submit(made)).status == 200
     world.read_all()
     fate = await world.fate(made, 60.0)
-    assert (fate.kind, fate.reason, fate.void_chain) == (
-        FateKind.VOID,
-        VoidReason.EXPIRED,
-        "",
-    )
+    assert (fate.kind, fate.reason, fate.void_chain) == (FateKind.VOID, VoidReason.EXPIRED, "")
     assert world.posts.started == 1
 
 

@@ -3,12 +3,7 @@
 import pytest
 
 from ordering_osn.chain.bundles.intake import BundleIntake, IntakeFull
-from ordering_osn.chain.bundles.rule import (
-    BundleCounts,
-    BundleVoid,
-    RecordIgnored,
-    VoidReason,
-)
+from ordering_osn.chain.bundles.rule import BundleCounts, BundleVoid, RecordIgnored, VoidReason
 from tests.ordering_osn.helpers.bundles import bundle
 
 MADE = bundle()

@@ -3,17 +3,8 @@
 import pytest
 
 from ordering_osn.chain.bundles.bundle import encode_bundle
-from ordering_osn.chain.bundles.log_records import (
-    BundleRecord,
-    ConfigMarker,
-    encode_bundle_record,
-)
-from ordering_osn.chain.bundles.rule import (
-    BundleRule,
-    BundleVoid,
-    RecordIgnored,
-    VoidReason,
-)
+from ordering_osn.chain.bundles.log_records import BundleRecord, ConfigMarker, encode_bundle_record
+from ordering_osn.chain.bundles.rule import BundleRule, BundleVoid, RecordIgnored, VoidReason
 from ordering_osn.chain.bundles.wire_format import message_field, numbers_field
 from ordering_osn.chain.records import Connect, Regular, RegularKind, TimeToCut, encode
 from tests.ordering_osn.helpers.bundles import AB, Log, bundle, bundle_record, envelope, marker

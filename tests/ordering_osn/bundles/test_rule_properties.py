@@ -203,10 +203,7 @@ def earlier(rule, chain, steps_back):
 
 
 @QUICK
-@given(
-    order=st.lists(st.integers(0, 9), min_size=5, max_size=40),
-    ahead=st.integers(0, WINDOW),
-)
+@given(order=st.lists(st.integers(0, 9), min_size=5, max_size=40), ahead=st.integers(0, WINDOW))
 def test_a_bundle_that_expires_within_a_window_counts_at_most_once_for_ever(order, ahead):
     """Its expiry is at most `window_max` offsets behind the one where it counted first."""
     log = introduced(0)

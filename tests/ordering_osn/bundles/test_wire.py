@@ -137,10 +137,7 @@ def test_a_bundle_is_what_the_stubs_write():
 def test_a_bundle_record_is_what_the_stubs_write(stamps):
     made = bundle()
     wire = stubs.LogRecord(
-        bundle={
-            "bundle": stubs.Bundle.FromString(encode_bundle(made)),
-            "config_sequences": stamps,
-        }
+        bundle={"bundle": stubs.Bundle.FromString(encode_bundle(made)), "config_sequences": stamps}
     )
     assert encode_bundle_record(BundleRecord(made, stamps)) == wire.SerializeToString()
 

@@ -11,11 +11,7 @@ from tests.ordering_osn.helpers.cores import Stepped, rules, sealed, sized
 
 # Row: limits; messages as (name, size); what each comes to: batches, and whether some are pending.
 TABLE = {
-    "BC1 one below the limits waits": (
-        (2, 100),
-        [("a", 40)],
-        [([], True)],
-    ),
+    "BC1 one below the limits waits": ((2, 100), [("a", 40)], [([], True)]),
     "BC2 the last that the count allows ends the batch": (
         (2, 100),
         [("a", 40), ("b", 40)],
@@ -26,11 +22,7 @@ TABLE = {
         [("a", 40), ("b", 40)],
         [([], True), ([], True)],
     ),
-    "BC4 one above the preferred bytes is alone": (
-        (3, 30),
-        [("a", 40)],
-        [(["a"], False)],
-    ),
+    "BC4 one above the preferred bytes is alone": ((3, 30), [("a", 40)], [(["a"], False)]),
     "BC5 one that would overflow begins the next batch": (
         (3, 50),
         [("a", 40), ("b", 40)],
@@ -46,21 +38,9 @@ TABLE = {
         [("a", 40), ("b", 40)],
         [([], True), ([], True)],
     ),
-    "one of exactly the preferred bytes waits": (
-        (3, 40),
-        [("a", 40)],
-        [([], True)],
-    ),
-    "one of a byte more than preferred is alone": (
-        (3, 39),
-        [("a", 40)],
-        [(["a"], False)],
-    ),
-    "a batch of one message": (
-        (1, 100),
-        [("a", 40), ("b", 40)],
-        [(["a"], False), (["b"], False)],
-    ),
+    "one of exactly the preferred bytes waits": ((3, 40), [("a", 40)], [([], True)]),
+    "one of a byte more than preferred is alone": ((3, 39), [("a", 40)], [(["a"], False)]),
+    "a batch of one message": ((1, 100), [("a", 40), ("b", 40)], [(["a"], False), (["b"], False)]),
     "what overflowed counts in the next batch": (
         (2, 50),
         [("a", 40), ("b", 40), ("c", 5)],
@@ -71,11 +51,7 @@ TABLE = {
         [("a", 60), ("b", 60), ("c", 40), ("d", 1)],
         [([], True), (["a"], True), ([], True), (["bc"], True)],
     ),
-    "an empty message counts": (
-        (2, 10),
-        [("a", 0), ("b", 0)],
-        [([], True), (["ab"], False)],
-    ),
+    "an empty message counts": ((2, 10), [("a", 0), ("b", 0)], [([], True), (["ab"], False)]),
     "one alone leaves nothing behind": (
         (2, 30),
         [("A", 40), ("b", 10), ("c", 10)],

@@ -116,11 +116,7 @@ def test_what_a_node_cannot_read_together_is_refused_with_the_remedy(filled):
             ["--start", "next"],
             "'next' is no start for several channels: give oldest, newest, or the cursor of",
         ),
-        (
-            (A, B),
-            ["--stop", "7"],
-            "'7' is no stop for several channels: give newest or never",
-        ),
+        ((A, B), ["--stop", "7"], "'7' is no stop for several channels: give newest or never"),
     ],
 )
 def test_wrong_use_is_refused_before_a_node_is_asked(chains, words, text):

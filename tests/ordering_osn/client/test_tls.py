@@ -66,10 +66,7 @@ def settings(case=None):
         tls = TlsFiles(pair.pem, pair.key_pem, authority.read_bytes())
     else:
         tls = TlsFiles.read(*pair, authorities=[authority]) if authority else None
-    return {
-        "tls": tls,
-        "name": name,
-    }
+    return {"tls": tls, "name": name}
 
 
 @pytest.mark.slow

@@ -14,10 +14,7 @@ from ordering_osn.protos import (
     KafkaBrokers,
     OrdererAddresses,
 )
-from tests.ordering_osn.helpers.compute_update import (
-    group_at,
-    set_value,
-)
+from tests.ordering_osn.helpers.compute_update import group_at, set_value
 from tests.ordering_osn.helpers.configs import (
     NOW,
     block,

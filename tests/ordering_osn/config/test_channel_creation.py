@@ -6,12 +6,7 @@ from ordering_osn.api.channels import Refused
 from ordering_osn.chain.envelopes import canonical
 from ordering_osn.config.channel_config import ChannelConfig, config_of
 from ordering_osn.config.channel_creation import created_channel
-from ordering_osn.protos import (
-    ChannelHeader,
-    Envelope,
-    HeaderType,
-    Payload,
-)
+from ordering_osn.protos import ChannelHeader, Envelope, HeaderType, Payload
 from tests.ordering_osn.helpers.compute_update import group_at, make_creation, update_envelope
 from tests.ordering_osn.helpers.configs import (
     NOW,

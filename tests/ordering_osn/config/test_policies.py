@@ -14,13 +14,7 @@ from ordering_osn.config.policies import (
     resolve,
 )
 from ordering_osn.identity import Msps, SigningIdentity
-from ordering_osn.protos import (
-    Envelope,
-    MSPRole,
-    Payload,
-    Policy,
-    SignatureHeader,
-)
+from ordering_osn.protos import Envelope, MSPRole, Payload, Policy, SignatureHeader
 from tests.ordering_osn.helpers.chains import ORDERERS, ORG1
 from tests.ordering_osn.helpers.configs import genesis, real_envelopes
 from tests.ordering_osn.helpers.pki import (

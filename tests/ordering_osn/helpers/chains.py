@@ -38,10 +38,7 @@ ORDERER = SigningIdentity.load(ORDERER_FOLDER / "msp", "OrdererMSP")
 # User1's certificate and signature, under the name of an organisation that it is not of.
 STRANGER = SigningIdentity.load(USER_FOLDER / "msp", "OrdererMSP")
 
-SERVER_TLS = TlsFiles.read(
-    ORDERER_FOLDER / "tls/server.crt",
-    ORDERER_FOLDER / "tls/server.key",
-)
+SERVER_TLS = TlsFiles.read(ORDERER_FOLDER / "tls/server.crt", ORDERER_FOLDER / "tls/server.key")
 MUTUAL_TLS = TlsFiles.read(
     ORDERER_FOLDER / "tls/server.crt",
     ORDERER_FOLDER / "tls/server.key",

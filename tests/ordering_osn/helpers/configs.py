@@ -225,10 +225,7 @@ def creation(name="new-channel", *, members=("Org1MSP",), signers=None, change=l
     made = make_creation(name, consortium, members, policies or application_policies())
     change(made)
     return update_envelope(
-        made,
-        signers=[org_admin()] if signers is None else signers,
-        sender=org_admin(),
-        now=NOW,
+        made, signers=[org_admin()] if signers is None else signers, sender=org_admin(), now=NOW
     )
 
 

@@ -30,9 +30,7 @@ def made(name, data, *, kind="ENDORSER_TRANSACTION", channel=CHANNEL, creator=b"
     """An envelope as a client makes it; its ID follows from `name` and `creator`."""
     nonce = name.encode()
     header = ChannelHeader(
-        type=TYPES[kind],
-        channel_id=channel,
-        tx_id=hashlib.sha256(nonce + creator).hexdigest(),
+        type=TYPES[kind], channel_id=channel, tx_id=hashlib.sha256(nonce + creator).hexdigest()
     )
     payload = Payload(
         header=Header(

@@ -12,13 +12,7 @@ from ordering_osn.identity import MalformedMsp, Msp
 from ordering_osn.identity.certificates import Certificate, Unreadable, tagged
 from ordering_osn.identity.encoding import elements, from_pem
 from ordering_osn.protos import FabricMSPConfig, MSPConfig
-from tests.ordering_osn.helpers.pki import (
-    NODES,
-    assert_one_sentence,
-    key_usage,
-    msp_bytes,
-    root,
-)
+from tests.ordering_osn.helpers.pki import NODES, assert_one_sentence, key_usage, msp_bytes, root
 
 ODD = x509.ObjectIdentifier("1.2.3.4.5.6.7.8.1")
 

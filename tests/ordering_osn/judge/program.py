@@ -14,10 +14,7 @@ def built():
     """The program. The first run fetches its modules from Go's proxy."""
     program = Path(tempfile.gettempdir()) / f"fabric-judge-{Path(__file__).stat().st_mtime_ns}"
     subprocess.run(
-        ["go", "build", "-o", program, "."],
-        cwd=Path(__file__).parent,
-        timeout=BUILD_S,
-        check=True,
+        ["go", "build", "-o", program, "."], cwd=Path(__file__).parent, timeout=BUILD_S, check=True
     )
     return program
 

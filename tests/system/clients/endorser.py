@@ -17,11 +17,7 @@ from fabric_protos.common.common_pb2 import ChannelHeader, Header
 from fabric_protos.msp.identities_pb2 import SerializedIdentity
 from fabric_protos.peer.chaincode_pb2 import ChaincodeID, ChaincodeInvocationSpec
 from fabric_protos.peer.peer_pb2_grpc import EndorserServicer, add_EndorserServicer_to_server
-from fabric_protos.peer.proposal_pb2 import (
-    ChaincodeAction,
-    ChaincodeProposalPayload,
-    Proposal,
-)
+from fabric_protos.peer.proposal_pb2 import ChaincodeAction, ChaincodeProposalPayload, Proposal
 from fabric_protos.peer.proposal_response_pb2 import (
     Endorsement,
     ProposalResponse,

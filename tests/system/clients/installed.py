@@ -16,13 +16,7 @@ import sys
 from pathlib import Path
 
 from multicast.local.cluster import DEFAULT_VERSION
-from multicast.local.jars import (
-    broker_jars,
-    cache_directory,
-    find_java,
-    kept_jars,
-    read_lock,
-)
+from multicast.local.jars import broker_jars, cache_directory, find_java, kept_jars, read_lock
 from multicast.local.process import run_bounded
 
 HERE = Path(__file__).parent

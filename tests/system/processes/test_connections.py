@@ -13,12 +13,7 @@ from tests.helpers.system import until
 from tests.ordering_osn.helpers.small import chains_plan, quick
 from tests.ordering_osn.node.test_cluster import network
 
-pytestmark = [
-    pytest.mark.campaign,
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.campaign, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 PAGE = Path(__file__).parents[3] / "docs" / "operating.md"
 ROW = re.compile(r"^\| `amcast ([a-z -]+)`[^|]*\| (\d+) \| (\d+) \|$", re.MULTILINE)
 CHAINS = ("chain-a", "chain-b")

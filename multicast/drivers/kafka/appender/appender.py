@@ -51,11 +51,7 @@ from multicast.drivers.protocol import (
     Settled,
     TopicPartition,
 )
-from multicast.errors import (
-    AmcastError,
-    AppendNotAuthorized,
-    NotAuthorized,
-)
+from multicast.errors import AmcastError, AppendNotAuthorized, NotAuthorized
 
 _LOG = logging.getLogger("amcast.kafka_python")
 # The period of the time limits: little beside a delivery time-out of 30 s, and an idle appender
@@ -112,12 +108,7 @@ class KafkaPythonJointAppender(JointAppender[SocketLink]):
             linger_s=linger_ms / 1000,
         )
         dispatcher = Dispatcher[SocketLink](
-            limits,
-            beside,
-            codec=codec,
-            wake=self._wake,
-            need=self._needs.notify,
-            why=self._why,
+            limits, beside, codec=codec, wake=self._wake, need=self._needs.notify, why=self._why
         )
         super().__init__(
             dispatcher,

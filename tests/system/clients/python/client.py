@@ -54,10 +54,7 @@ class Scenario:
         self.client = Client()
         self.client.new_channel(channel)
         self.orderer = Orderer(
-            endpoint=node,
-            tls_ca_cert_file=ca,
-            client_cert_file=certificate,
-            client_key_file=key,
+            endpoint=node, tls_ca_cert_file=ca, client_cert_file=certificate, client_key_file=key
         )
         self.tls_hash = (
             sha256(pem_to_der(Path(certificate).read_bytes())).digest() if certificate else None
@@ -98,11 +95,7 @@ class Scenario:
         header = build_header(
             context.identity,
             build_channel_header(
-                kind,
-                context.tx_id,
-                self.channel,
-                current_timestamp(),
-                tls_cert_hash=self.tls_hash,
+                kind, context.tx_id, self.channel, current_timestamp(), tls_cert_hash=self.tls_hash
             ),
             context.nonce,
         )

@@ -367,9 +367,7 @@ class Admin(ClosedAtEnd):
         return len(partitions), first_led(partitions)
 
     def _settings(self, kind: Any, names: list[str]) -> dict[str, dict[str, str]]:
-        if not names:
-            return {}
-        return dict(self._ask(lambda: self._describe(kind, names, None)))
+        return self._ask(lambda: self._describe(kind, names, None)) if names else {}
 
     def _describe(self, kind: Any, names: list[str], node: int | None) -> dict[str, dict[str, str]]:
         """Request settings; the package's own call drops the errors in the answer."""
@@ -436,9 +434,8 @@ class Admin(ClosedAtEnd):
     ) -> Any:
         """Repeat a call until it succeeds, fails for good or runs out of time; wait for quotas.
 
-        The package's own waits have no limit, so each call runs on its own thread. `needs` holds
-        the right that the call takes and its resource, for the error if it is missing. An error in
-        `ignore` returns None.
+        The package's own waits have no limit, so each call runs on its own thread. `needs`: the
+        right that it takes and its resource, for the error. An error in `ignore` returns None.
         """
         began = time.monotonic()
         deadline = began + (self._timeout_s if timeout_s is None else timeout_s)
@@ -471,14 +468,9 @@ class Admin(ClosedAtEnd):
                 raise self._unreachable(error) from error
             _pause.wait(_RETRY_S)
 
-    def _cluster(self) -> Any:
-        """Describe the cluster; the package's own call fails where brokers are older than 3.7."""
+    def _cluster(self) -> Any:  # the package's own call fails where brokers are older than 3.7
         request = DescribeClusterRequest(include_fenced_brokers=True)
-        answer = self._ask(lambda: self._manager.run(self._manager.send, request))
-        error = kafka_errors.for_code(answer.error_code)
-        if error is not kafka_errors.NoError:
-            raise self._refused(error(answer.error_message))
-        return answer
+        return self._ask(lambda: self._manager.run(self._manager.send, request))
 
     @property
     def _manager(self) -> ConnectionManager:

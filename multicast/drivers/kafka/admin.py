@@ -35,7 +35,6 @@ from multicast.drivers.kafka.admin_facts import (
     opened_by,
 )
 from multicast.drivers.kafka.connection import client_of_ours, kafka_python_settings
-from multicast.drivers.kafka.private import DescribeClusterRequest
 from multicast.drivers.kafka.quiet import attach, quiet
 from multicast.drivers.kafka.transports import ConnectionManager
 from multicast.drivers.protocol import TopicPartition
@@ -100,15 +99,16 @@ class Admin(ClosedAtEnd):
 
     def cluster_id(self) -> str:
         """Return the cluster's ID."""
-        return str(self._cluster().cluster_id)
+        return str(self._ask(self._manager.describe_cluster).cluster_id)
 
     def broker_ids(self) -> list[int]:
-        """Return the registered brokers, ascending."""
-        return sorted(broker.broker_id for broker in self._cluster().brokers)
+        """Return the registered brokers (before Kafka 4.0: those that run), ascending."""
+        cluster = self._ask(self._manager.describe_cluster)
+        return sorted(broker.broker_id for broker in cluster.brokers)
 
     def members(self) -> tuple[str, frozenset[int]]:
         """Return the cluster's ID and the brokers that are registered and not fenced."""
-        cluster = self._cluster()
+        cluster = self._ask(self._manager.describe_cluster)
         alive = [broker.broker_id for broker in cluster.brokers if not broker.is_fenced]
         return str(cluster.cluster_id), frozenset(alive)
 
@@ -435,7 +435,7 @@ class Admin(ClosedAtEnd):
         """Repeat a call until it succeeds, fails for good or runs out of time; wait for quotas.
 
         The package's own waits have no limit, so each call runs on its own thread. `needs`: the
-        right that it takes and its resource, for the error. An error in `ignore` returns None.
+        right that it takes and its resource, named if missing. An error in `ignore` returns None.
         """
         began = time.monotonic()
         deadline = began + (self._timeout_s if timeout_s is None else timeout_s)
@@ -467,10 +467,6 @@ class Admin(ClosedAtEnd):
             elif time.monotonic() > deadline:
                 raise self._unreachable(error) from error
             _pause.wait(_RETRY_S)
-
-    def _cluster(self) -> Any:  # the package's own call fails where brokers are older than 3.7
-        request = DescribeClusterRequest(include_fenced_brokers=True)
-        return self._ask(lambda: self._manager.run(self._manager.send, request))
 
     @property
     def _manager(self) -> ConnectionManager:

@@ -27,7 +27,7 @@ from multicast.drivers.client_settings import (
     check_client,
 )
 from multicast.drivers.home_process import HomeProcess
-from multicast.drivers.kafka.private import FindCoordinatorRequest, KafkaNetClient
+from multicast.drivers.kafka.private import KafkaNetClient
 from multicast.drivers.kafka.quiet import QuietSelector, quiet
 from multicast.drivers.kafka.transports import ConnectionManager
 from multicast.drivers.protocol import TopicPartition
@@ -99,7 +99,7 @@ class Connection:
                 f"The bootstrap addresses {bootstrap} are not usable: {error}."
             ) from error
         try:
-            self.run(self._check_version)
+            self.run(_nothing)
         except BaseException:
             self.close()
             raise
@@ -279,14 +279,9 @@ class Connection:
         self.deadline = deadline
         return await coroutine(*arguments)
 
-    async def _check_version(self) -> None:
-        try:
-            version = self.manager.broker_version_data
-            version.api_version(FindCoordinatorRequest, min_version=4)
-        except kafka_errors.IncompatibleBrokerVersion as error:
-            raise AmcastError(
-                f"The brokers at {self.bootstrap} are older than Kafka 3.0, which is needed."
-            ) from error
-
     def _refreshed_after(self, since: float) -> bool:
         return bool(self.cluster._last_successful_refresh_ms > since * 1000)  # noqa: SLF001
+
+
+async def _nothing() -> None:
+    """Need nothing but the brokers."""

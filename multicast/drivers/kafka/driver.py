@@ -299,18 +299,21 @@ class KafkaPythonDriver(ClosedAtEnd):
         for partition in partitions:
             by_topic[partition.topic].append(partition.partition)
         # A coordinator (Kafka 4) that has just taken over tells what it knows to be replicated,
-        # which may be less than the last one acknowledged; asked for stable offsets, it waits.
-        # Where a transaction holds one open, what was committed before is the answer.
+        # which may be less than the last commit acknowledged. Asked for stable offsets, it waits,
+        # for 5 s at most. Where a commit is on its way, or held open by a transaction, the one
+        # before is the answer: that is asked for once.
         stable = True
 
         def request() -> Any:
+            nonlocal stable
+            asked, stable = stable, True
             topics = [
                 _FetchGroup.OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
                 for name, numbers in by_topic.items()
             ]
             return OffsetFetchRequest(
                 groups=[_FetchGroup(group_id=group, topics=topics)],
-                require_stable=stable,
+                require_stable=asked,
                 min_version=8,
                 max_version=9,
             )
@@ -324,7 +327,8 @@ class KafkaPythonDriver(ClosedAtEnd):
                 *((topic.name, p.error_code) for topic in topics for p in topic.partitions),
             ]
             unstable = kafka_errors.UnstableOffsetCommitError.errno
-            stable = all(code != unstable for _, code in found)
+            if any(code == unstable for _, code in found):
+                stable = False
             return found
 
         response = await self._ask_coordinator(group, request, errors, needs="Describe")

@@ -16,6 +16,7 @@ from multicast.drivers.access import Access, user_of
 from multicast.drivers.certificates import watch_files
 from multicast.drivers.client_settings import CONNECT_S, LOST_S, RECONNECT_BACKOFF_MAX_MS
 from multicast.drivers.kafka.private import (
+    DescribeClusterRequest,
     FindCoordinatorRequest,
     KafkaConnectionManager,
     KafkaNetSocket,
@@ -223,9 +224,23 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
 
     async def _do_bootstrap(self, deadline: Any) -> Any:
         try:
-            return await super()._do_bootstrap(deadline)
+            done = await super()._do_bootstrap(deadline)
         except kafka_errors.KafkaTimeoutError as error:
             raise self.refusal or error from error
+        try:
+            self.broker_version_data.api_version(FindCoordinatorRequest, min_version=4)
+        except kafka_errors.IncompatibleBrokerVersion as error:
+            raise AmcastError(
+                f"The brokers at {self.access.bootstrap} are older than Kafka 3.0, which is needed."
+            ) from error
+        return done
+
+    def describe_cluster(self) -> Any:
+        """Describe the cluster; the package's own call fails with brokers before Kafka 3.7."""
+        answer = self.run(self.send, DescribeClusterRequest(include_fenced_brokers=True))
+        if answer.error_code:
+            raise kafka_errors.for_code(answer.error_code)(answer.error_message)
+        return answer
 
     @property
     def refusal(self) -> AmcastError | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import uuid
+from types import SimpleNamespace
 
 import confluent_kafka
 import pytest
@@ -20,6 +21,33 @@ def committing(bootstrap):
     with Admin(bootstrap) as admin, KafkaPythonDriver(bootstrap) as driver:
         admin.create_topics({name: TopicSpec(1)})
         yield driver, TopicPartition(name, 0), name
+
+
+@pytest.mark.parametrize(
+    ("codes", "asked"),
+    [([0], [True]), ([88, 0], [True, False]), ([88, None, 0], [True, False, True])],
+)
+def test_stable_offsets_are_asked_for_but_once_after_an_unstable_one(
+    kafka_cluster, monkeypatch, codes, asked
+):
+    seen = []
+
+    async def ask(_group, request, errors, **_):
+        for code in codes:
+            seen.append(request().require_stable)
+            part = SimpleNamespace(partition_index=0, error_code=code)
+            part.committed_offset, part.committed_metadata, part.metadata = 7, "", ""
+            topic = SimpleNamespace(name="t", partitions=[part])
+            answer = SimpleNamespace(error_code=0, topics=[topic])
+            answer = SimpleNamespace(error_code=0, groups=[answer])
+            if code is not None:  # None: the connection is lost
+                assert ("t", code) in errors(answer)
+        return answer
+
+    with KafkaPythonDriver(kafka_cluster.bootstrap) as driver:
+        monkeypatch.setattr(driver, "_ask_coordinator", ask)
+        assert driver.committed("g", [TopicPartition("t", 0)]) == {TopicPartition("t", 0): (7, "")}
+    assert seen == asked
 
 
 def test_what_a_transaction_holds_open_holds_nobody_up(kafka_cluster):

@@ -1,6 +1,7 @@
 """Brokers of Kafka 3.0, the oldest ones that are used: requests in the versions that they know."""
 
 import pytest
+from kafka import KafkaAdminClient
 
 from multicast import Consumer, Producer
 from multicast.control import control_partition
@@ -16,7 +17,8 @@ def known_as(monkeypatch):
     """Have clients take brokers for those of an older Kafka."""
 
     def version(*numbers):
-        monkeypatch.setitem(KafkaConnectionManager.DEFAULT_CONFIG, "api_version", numbers)
+        for client in (KafkaConnectionManager, KafkaAdminClient):
+            monkeypatch.setitem(client.DEFAULT_CONFIG, "api_version", numbers)
 
     return version
 
@@ -24,8 +26,9 @@ def known_as(monkeypatch):
 @pytest.mark.parametrize("version", [(2, 1), (2, 8)])
 def test_brokers_that_are_too_old_are_refused_in_one_sentence(kafka_cluster, known_as, version):
     known_as(*version)
-    with pytest.raises(AmcastError, match=r"are older than Kafka 3\.0, which is needed\.$"):
-        KafkaPythonDriver(kafka_cluster.bootstrap)
+    for opened in (KafkaPythonDriver, Admin):
+        with pytest.raises(AmcastError, match=r"are older than Kafka 3\.0, which is needed\.$"):
+            opened(kafka_cluster.bootstrap)
 
 
 def test_a_topic_is_planned_written_read_and_committed_in_the_versions_of_kafka_3(

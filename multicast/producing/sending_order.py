@@ -162,13 +162,15 @@ class SendingOrder:
             newest = state.epoch
             if state.lives.get(earlier.log, -1) < earlier.life:
                 raise UsageError(
-                    f"{earlier} is no message of topic {plan.topic}: no plan had its log"
+                    f"{earlier} is no message of topic {plan.topic}: no plan had that log or life"
                 )
         elif (
             earlier.life < plan.log(earlier.log).life
             and self._end(plan.log(earlier.log), left_s) <= earlier.offset
         ):
             earlier = earlier._replace(offset=-1)  # lost, and an operator has accepted that
+        if earlier.log == log:  # of a life that a newer plan has than the sender's
+            return earlier.offset + 1
         return bound_of(log, earlier, view, newest=newest)
 
     def _reach(self, log: Log, bound: int, deadline: float) -> None:

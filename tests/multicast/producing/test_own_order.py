@@ -73,13 +73,13 @@ class Asked:
 
     moves = 0
 
-    def __init__(self, positions, *, end=0, lost="P4:0", life=0, is_away=False):
+    def __init__(self, positions, *, end=0, lost="P4:0", life=0, is_away=False, newest=0):
         self.known, self.end, self.is_away = view(positions), end, is_away
         logs = (replace(self.known.plan.logs[0], life=life), *self.known.plan.logs[1:])
         self.known = self.known._replace(plan=replace(self.known.plan, logs=logs))
         self.lost, self.lost_from = self, MessageID.parse(lost)
         self.now, self.asked_s, self.view = 0.0, [], lambda: self.known
-        state = ControlState("A", plans=[self.known.plan], lives={log.name: 0 for log in logs})
+        state = ControlState("A", plans=[self.known.plan], lives={log.name: newest for log in logs})
         settlement = Settlement(lambda: self, None, self)
         self.order = SendingOrder(self, "A", settlement, lambda _: state, fifo=False)
 
@@ -118,6 +118,9 @@ WAITS = [
     ("P9:0", "P2", Asked(ORDERED, end=99), (UsageError, "P9:0 is no message of topic A")),
     ("P1~1:4", "P2", Asked(ORDERED, end=99), (UsageError, "P1~1:4 is no message of topic A")),
     ("P2~1:4", "P2", Asked(ORDERED, end=99), (UsageError, "P2~1:4 is no message of topic A")),
+    # Of a life of its log that only the newest plan has.
+    ("P2~1:7", "P2", Asked({}, end=8, newest=1, lost="P2:3"), None),
+    ("P2~1:7", "P2", Asked({}, end=7, newest=1), (EarlierPending, "its log has not reached")),
     # A lost message is not waited for, nor what a log has to reach that has lost its end.
     ("P1:4", "P2", Asked(PENDING, end=99, lost="P1:3"), (Truncated, "P1 has lost")),
     ("P1:4", "P2", Asked(ORDERED, end=8, lost="P2:8"), (Truncated, "P2 has lost")),

@@ -21,14 +21,7 @@ from tests.helpers.system import PATIENCE_S, until
 from topology.check import check
 from topology.output import Output
 
-GOOD = {
-    "kind": "one",
-    "size": 2,
-    "message_bytes": 100,
-    "load": 200,
-    "messages": 50,
-    "warm_up": 10,
-}
+GOOD = {"kind": "one", "size": 2, "message_bytes": 100, "load": 200, "messages": 50, "warm_up": 10}
 
 
 def workload(**changes):

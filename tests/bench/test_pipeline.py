@@ -13,12 +13,7 @@ from bench.comparison.events import PARTITIONS, events_topic
 from bench.comparison.workload import from_document
 from bench.pipeline import judge
 from bench.pipeline.cli import pipeline
-from bench.pipeline.rule import (
-    Pair,
-    PlannedOrder,
-    Statement,
-    read_control,
-)
+from bench.pipeline.rule import Pair, PlannedOrder, Statement, read_control
 from bench.pipeline.session import spark
 from multicast.control import ends_record, markers_record, plan_record
 from multicast.drivers import open_driver

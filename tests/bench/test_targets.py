@@ -47,9 +47,7 @@ def test_the_suite_measures_every_target_with_enough_pairs(target):
 
 def test_a_ratio_is_the_median_of_pairs_with_the_least_and_the_greatest():
     given = document(
-        "latency-100B-200",
-        ordered={P50: [2.0, 2.4, 2.6, 2.8, 2.2, 2.0, 9.0]},
-        plain={P50: 2.0},
+        "latency-100B-200", ordered={P50: [2.0, 2.4, 2.6, 2.8, 2.2, 2.0, 9.0]}, plain={P50: 2.0}
     )
     row = "one collector, open loop, against plain Kafka"
     judgement = judged(f"{row}: p50, 100 B at 200/s", {"latency-100B-200": given})

@@ -30,13 +30,7 @@ from multicast.order.runs import digest_of
 from tests.bench.test_pipeline import (
     session,  # noqa: F401 - a fixture
 )
-from tests.collectors.core.test_recover import (
-    CHILD,
-    forge,
-    multicast,
-    ordered,
-    recovered,
-)
+from tests.collectors.core.test_recover import CHILD, forge, multicast, ordered, recovered
 from tests.collectors.core.test_recover import PLAN as RECOVERED
 from tests.helpers.driver_worlds import whole
 from tests.helpers.forged import jump

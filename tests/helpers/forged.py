@@ -8,14 +8,7 @@ from __future__ import annotations
 from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.survey import counted_runs, read_streams
 from multicast.control import stream_partition
-from multicast.order.records import (
-    FreezeRecord,
-    OwnRecord,
-    Position,
-    RelayRecord,
-    Ticket,
-    encode,
-)
+from multicast.order.records import FreezeRecord, OwnRecord, Position, RelayRecord, Ticket, encode
 from tests.helpers.small import state_of
 from tests.helpers.system import PATIENCE_S, until
 

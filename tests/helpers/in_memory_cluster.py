@@ -26,13 +26,7 @@ from multicast.control import (
 )
 from multicast.drivers.memory.driver import MemoryLog
 from multicast.messages import covered_header, epoch_header
-from multicast.order.records import (
-    CheckpointRecord,
-    FreezeRecord,
-    OwnRecord,
-    RelayRecord,
-    decode,
-)
+from multicast.order.records import CheckpointRecord, FreezeRecord, OwnRecord, RelayRecord, decode
 from multicast.order.rule import NotCounted
 from multicast.order.runs import Run, order_checksum
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
@@ -222,11 +216,7 @@ class OneNode:
             parent = state.stream(self.epoch, above, below=below)
             self.parent_at = stream_partition(self.plan, above)
         self.core = Collector(
-            own,
-            parent,
-            writer=cluster.writer(),
-            clock=lambda: cluster.now,
-            limits=cluster.limits,
+            own, parent, writer=cluster.writer(), clock=lambda: cluster.now, limits=cluster.limits
         )
         self.core.own_end(own_end)
         self.in_flight = []

@@ -48,12 +48,7 @@ def is_gone(pid):
 
 @pytest.mark.parametrize(
     "situation",
-    [
-        "one_direction_is_cut",
-        "a_host_is_isolated",
-        "a_link_is_slow",
-        "connections_are_reset",
-    ],
+    ["one_direction_is_cut", "a_host_is_isolated", "a_link_is_slow", "connections_are_reset"],
 )
 def test_in_a_namespace_of_its_own(desk, situation):
     assert desk(situation)[0] == 0

@@ -8,15 +8,7 @@ from multicast.control import log_partition
 from multicast.drivers.kafka import Admin
 from multicast.spark import fold, state_after
 from tests.spark.query import small_spark
-from tests.spark.rows import (
-    INTERESTS,
-    ON_SPARK,
-    in_order,
-    rows_of,
-    send,
-    send_oddities,
-    table,
-)
+from tests.spark.rows import INTERESTS, ON_SPARK, in_order, rows_of, send, send_oddities, table
 
 pytestmark = ON_SPARK
 

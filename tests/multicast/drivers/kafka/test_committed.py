@@ -24,11 +24,11 @@ def committing(bootstrap):
 
 
 @pytest.mark.parametrize(
-    ("codes", "asked"),
+    ("codes", "stable"),
     [([0], [True]), ([88, 0], [True, False]), ([88, None, 0], [True, False, True])],
 )
 def test_stable_offsets_are_asked_for_but_once_after_an_unstable_one(
-    kafka_cluster, monkeypatch, codes, asked
+    kafka_cluster, monkeypatch, codes, stable
 ):
     seen = []
 
@@ -47,7 +47,7 @@ def test_stable_offsets_are_asked_for_but_once_after_an_unstable_one(
     with KafkaPythonDriver(kafka_cluster.bootstrap) as driver:
         monkeypatch.setattr(driver, "_ask_coordinator", ask)
         assert driver.committed("g", [TopicPartition("t", 0)]) == {TopicPartition("t", 0): (7, "")}
-    assert seen == asked
+    assert seen == stable
 
 
 def test_what_a_transaction_holds_open_holds_nobody_up(kafka_cluster):

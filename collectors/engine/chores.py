@@ -7,6 +7,8 @@ answer is an error, only the instances that it concerns fail, as far as the erro
     begin   its epoch has begun: the ends of its streams are asked for, and it starts to work
     recheck a log has grown, or lags: its topic, or the one of the order, may have been deleted, and
             created again, so their ids are checked; then its leader is asked (`questions.py`)
+    state   a loss was found: it is written to the control topic if the topics' ids are those of the
+            plan. A topic that was created again has lost nothing
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
 from collectors.core.actions import Fill
@@ -24,11 +26,12 @@ from collectors.engine.loops import Loop
 from collectors.engine.questions import Asking, Questions, is_whole
 from collectors.engine.skips import fill
 from multicast.control import ControlState
-from multicast.control.topic_identity import refuse_other_topics
+from multicast.control.topic_identity import refuse_changed_topics, refuse_other_topics
 from multicast.drivers.protocol import Appender, Driver, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
 
 _T = TypeVar("_T")
+Statements = Sequence[tuple[bytes, bytes]]  # records of the control topic: key and value
 # One question about ids for all logs that have grown. Ten times as long, a collector would order
 # a recreated topic for 10 s before it stops.
 _RECHECK_EVERY_S = 1.0
@@ -85,16 +88,19 @@ class Chores:
         driver: Driver,
         appender: Appender,
         control: Callable[[], ControlState],
+        write_control: Callable[[bytes, bytes], None],
         *,
         failed: Callable[[Exception], None],
     ) -> None:
         self._driver = driver
         self._appender = appender
         self._control = control
+        self._write_control = write_control
         self._questions = Questions(driver)
         self._to_open: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
         self._to_begin: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
         self._to_fill: queue.SimpleQueue[tuple[Working, Fill]] = queue.SimpleQueue()
+        self._to_state: queue.SimpleQueue[tuple[Working, Statements]] = queue.SimpleQueue()
         self._to_recheck: set[Working] = set()  # with a log that has grown since the last time
         self._recheck_lock = threading.Lock()
         self._wanted = threading.Event()
@@ -116,6 +122,11 @@ class Chores:
         self._to_fill.put((instance, action))
         self._wanted.set()
 
+    def state(self, instance: Working, statements: Statements) -> None:
+        """Write to the control topic what was lost, once it is known that nothing was recreated."""
+        self._to_state.put((instance, statements))
+        self._wanted.set()
+
     def recheck(self, instance: Working) -> None:
         """Check within a second that its topics are those of its plan, and what its logs have."""
         with self._recheck_lock:
@@ -130,6 +141,8 @@ class Chores:
         self._begin_all(_drained(self._to_begin))
         for instance, action in _drained(self._to_fill):
             self._fill(instance, action)
+        for instance, statements in _drained(self._to_state):
+            self._state(instance, statements)
         now = time.monotonic()
         if now >= self._recheck_due_s:
             self._recheck_due_s = now + _RECHECK_EVERY_S
@@ -184,6 +197,13 @@ class Chores:
                 is_whole=lambda: is_whole(self._driver, instance, action.log),
                 filled=filled,
             )
+
+    def _state(self, instance: Working, statements: Statements) -> None:
+        plan, topics = instance.assignment.plan, instance.assignment.topics
+        with _failing(instance), suppress(ClusterUnreachable):  # what is not stated comes again
+            refuse_changed_topics(self._driver, plan, topics)
+            for key, value in statements:
+                self._write_control(key, value)
 
     def _refuse_recreated(self) -> list[Working]:
         """Fail the instances whose plan was made for another topic of the same name; give the rest.

@@ -333,9 +333,9 @@ class CoreRunner:
         statements = unstated_losses(self.assignment.plan, lost, control)
         if self.core.parent_lost:
             statements += unstated_stream(self.assignment, parent, control)
-        for statement in statements:
+        if statements:
             self._losses_due_s = now + _RESTATE_S
-            self._engine.write_control(*statement)
+            self._engine.chores.state(self, statements)
 
     def _read_while_room(self, parent: TopicPartition) -> None:
         if self._parent_held:

@@ -75,7 +75,13 @@ class Engine(ClosedAtEnd):
             self.ends = LogEndLoop(driver, sentinel_topic(topic), failed=self.fail_all)
             opened.callback(self.ends.close)
             self.clock = Clock(failed=self.fail_all)
-            self.chores = Chores(driver, self.appender, lambda: self.control, failed=self.fail_all)
+            self.chores = Chores(
+                driver,
+                self.appender,
+                lambda: self.control,
+                self.write_control,
+                failed=self.fail_all,
+            )
             self._control_sink = _ControlSink(self, positions, leaders)
             self._control_sink.subscribe()
             self.ends.hurries = self.plan_changes

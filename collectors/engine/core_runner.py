@@ -163,7 +163,7 @@ class CoreRunner:
             stream = TopicPartition(*error.partition)
             statements = unstated_stream(self.assignment, stream, self._engine.control)
             try:
-                self._engine.refuse_recreated(self.assignment.plan)
+                self._engine.refuse_changed(self.assignment.plan, self.assignment.topics)
             except TopicChanged as changed:
                 error, statements = changed, []  # the new topics' stream has lost nothing
             except AmcastError:

@@ -33,7 +33,7 @@ from multicast.control import (
     collectors_partition,
     sentinel_topic,
 )
-from multicast.control.topic_identity import refuse_recreated_logs
+from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers.clock import WRITER_BYTES
 from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
@@ -64,7 +64,7 @@ class Engine(ClosedAtEnd):
         self._lock = threading.Lock()  # of the instances
         with ExitStack() as opened:
             self._read_control = partial(_read_control, driver, topic)
-            self.refuse_recreated = partial(refuse_recreated_logs, driver)
+            self.refuse_changed = partial(refuse_changed_topics, driver)
             self.control, positions, leaders = self._read_control()
             self.appender = driver.appender()
             opened.callback(self.appender.close, _APPENDER_CLOSE_S)

@@ -12,11 +12,7 @@ from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.history import HistoryBuilder
 from multicast.order.records import Ticket, decode
-from multicast.properties import (
-    check_all,
-    uniform_acyclic_order,
-    uniform_prefix_order,
-)
+from multicast.properties import check_all, uniform_acyclic_order, uniform_prefix_order
 from tests.helpers.in_memory_cluster import ALL, InMemoryCluster
 from tests.helpers.plans import tag_in
 

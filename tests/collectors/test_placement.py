@@ -24,8 +24,6 @@ from topology.documents import NotReadable
 
 ENDLESS_S = 1e9  # a patience that no test uses up
 
-# -- placement ------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("count", range(9))
 def test_every_node_has_a_primary_and_a_standby_and_every_member_its_share(count):

@@ -156,9 +156,6 @@ def test_a_log_more_in_a_bag_is_never_cheaper(seed):
             assert figures(changed).cost >= cost - 1e-9
 
 
-# -- the parts against each other -------------------------------------------------------------
-
-
 def random_file(
     seed: int, *, logs: int, count: int, size: tuple[int, int] = (2, 4)
 ) -> InterestFile:

@@ -335,7 +335,8 @@ class Admin(ClosedAtEnd):
 
     def close(self) -> None:
         """Close the connections."""
-        self._admin.close()
+        with self._admin._net.ends():  # noqa: SLF001
+            self._admin.close()
 
     def _create(self, name: str, description: Mapping[str, object]) -> bool:
         """Create a topic; return False if it exists."""

@@ -28,7 +28,7 @@ from multicast.drivers.client_settings import (
 )
 from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.kafka.private import KafkaNetClient
-from multicast.drivers.kafka.quiet import QuietSelector, quiet
+from multicast.drivers.kafka.quiet import QuietSelector
 from multicast.drivers.kafka.transports import ConnectionManager
 from multicast.drivers.protocol import TopicPartition
 from multicast.drivers.tls_files import check_files
@@ -238,7 +238,7 @@ class Connection:
         try:
             self._closed = True
             if not self.net.interrupted:
-                with quiet():
+                with self.net.ends():
                     self.manager.close()
             self.net.close()
         finally:

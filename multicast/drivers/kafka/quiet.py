@@ -2,7 +2,8 @@
 
 Log lines: the package logs some ten INFO lines for each connection, and every driver opens several.
 A filter drops INFO and DEBUG lines of the package on a thread while it drives one of our event
-loops. It keeps warnings, and lines of an application that uses the package itself. To see all:
+loops. It keeps warnings, and lines of an application that uses the package itself. Of a loop that
+`ends` it drops all: the package logs an error for each request that has no answer yet. To see all:
 `logging.getLogger("amcast.kafka_python").setLevel(logging.DEBUG)`.
 
 Interrupts: an exception out of a signal handler (Ctrl-C, an alarm) may come at any line of the
@@ -28,10 +29,13 @@ _driving = threading.local()
 
 
 class _WhileOurLoopRuns(logging.Filter):
-    """Drops lines below WARNING on a thread that drives one of our loops."""
+    """Drops lines below WARNING on a thread that drives one of our loops, and all if it ends."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.WARNING or not getattr(_driving, "depth", 0):
+        loops = getattr(_driving, "loops", None)
+        if not loops:
+            return True
+        if record.levelno >= logging.WARNING and not (loops[-1] and loops[-1].is_ending):
             return True
         return _OURS.level != logging.NOTSET and _OURS.level <= record.levelno
 
@@ -47,13 +51,18 @@ def attach() -> None:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Drop the package's INFO and DEBUG lines on this thread; some of them hold the password."""
-    _driving.depth = getattr(_driving, "depth", 0) + 1
+def quiet(loop: QuietSelector | None = None) -> Iterator[None]:
+    """Drop the package's INFO and DEBUG lines on this thread; some of them hold the password.
+
+    `loop`, if it is known, is the one that this thread drives.
+    """
+    if not hasattr(_driving, "loops"):
+        _driving.loops = []
+    _driving.loops.append(loop)
     try:
         yield
     finally:
-        _driving.depth -= 1
+        _driving.loops.pop()
 
 
 class QuietSelector(NetworkSelector):  # type: ignore[misc]
@@ -61,9 +70,11 @@ class QuietSelector(NetworkSelector):  # type: ignore[misc]
 
     transports    those that were opened on this loop; `close` closes their sockets
     unfinished    a turn has begun and not ended; a loop with a thread of its own has no such mark
+    is_ending     what uses it ends: no line of the package tells anything
     """
 
     _closed: bool
+    is_ending = False
 
     def __init__(self, **settings: Any) -> None:
         self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -79,13 +90,20 @@ class QuietSelector(NetworkSelector):  # type: ignore[misc]
 
     def poll(self, *arguments: Any, **settings: Any) -> Any:
         """Run the loop once, as the package does."""
-        with quiet():
+        with quiet(self):
             return super().poll(*arguments, **settings)
 
     def run_forever(self) -> None:
         """Run the loop on its own thread, as the package does for its producer."""
-        with quiet():
+        with quiet(self):
             super().run_forever()
+
+    @contextmanager
+    def ends(self) -> Iterator[None]:
+        """Drop all lines of the package from now on, on this thread meanwhile and on the loop's."""
+        self.is_ending = True
+        with quiet(self):
+            yield
 
     def close(self) -> None:
         """Close the loop as the package does, and every socket.
@@ -96,7 +114,7 @@ class QuietSelector(NetworkSelector):  # type: ignore[misc]
         """
         transports = list(self.transports)  # a task that ends here may hold the last reference
         if not self.interrupted:
-            with quiet():
+            with self.ends():
                 if self._io_thread is None and not self._closed:
                     # A task that waited for metadata ends now. Once the loop is closed, it would
                     # wait again, which is an error then, and the package logs that as one.

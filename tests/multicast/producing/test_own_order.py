@@ -27,8 +27,6 @@ from multicast.testing import system
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, values
 
-# -- what a message has to wait for -----------------------------------------------------------
-
 
 def view(positions, **starts):
     """The chain's epoch: `positions` by collector and log, "K1 P1" (-1: not known)."""

@@ -34,9 +34,6 @@ pytestmark = pytest.mark.slow
 TWO_CHAINS = ("chain-a", "chain-b")
 
 
-# -- the loop -------------------------------------------------------------------------------
-
-
 def test_genuine_transactions_stand_in_blocks_of_ten_in_the_order_they_were_sent(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         node = osn.start("n1", quick(timeout="60s"))  # only full batches are cut

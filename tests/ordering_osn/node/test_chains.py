@@ -25,9 +25,6 @@ from tests.ordering_osn.helpers.small import (
 pytestmark = pytest.mark.slow
 
 
-# -- several chains -------------------------------------------------------------------------
-
-
 def test_a_chain_is_joined_while_the_node_runs(tmp_path):
     with Nodes(TWO, tmp_path) as osn:
         node = osn.running("n1", quick("chain-a"))

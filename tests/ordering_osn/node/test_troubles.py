@@ -29,9 +29,6 @@ from tests.ordering_osn.helpers.small import (
 pytestmark = pytest.mark.slow
 
 
-# -- troubles -------------------------------------------------------------------------------
-
-
 def test_a_node_whose_loop_died_answers_503_and_is_unhealthy(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         node = osn.running("n1", quick())

@@ -1,10 +1,12 @@
-"""An event loop of kafka-python that is closed leaves no socket open."""
+"""An event loop of kafka-python that is closed leaves no socket open, and tells users nothing."""
 
 import socket
 import time
 from types import SimpleNamespace
 
-from multicast.drivers.kafka.connection import kafka_python_settings
+from multicast.drivers.kafka import Admin
+from multicast.drivers.kafka.connection import Connection, kafka_python_settings
+from multicast.drivers.kafka.private import DescribeClusterRequest
 from multicast.drivers.kafka.quiet import QuietSelector
 from multicast.drivers.kafka.transports import ConnectionManager
 from tests.helpers.system import PATIENCE_S
@@ -39,3 +41,16 @@ def test_a_socket_whose_request_is_not_sent_is_closed_with_the_loop():
 
         # Check.
         assert opened.fileno() < 0
+
+
+def test_what_is_closed_before_an_answer_came_logs_no_error(kafka_cluster, caplog):
+    connection = Connection(kafka_cluster.bootstrap, {}, timeout_s=PATIENCE_S)
+    connection.net.call_soon_with_future(connection.refresh)
+    connection.net.poll(timeout_ms=0)
+    connection.close()
+    for _ in range(20):  # its loop has a thread: some answers come first
+        admin = Admin(kafka_cluster.bootstrap)
+        admin._manager.send(DescribeClusterRequest())
+        admin.close()
+    heard = [record.getMessage() for record in caplog.records if record.name[:6] == "kafka."]
+    assert heard == []

@@ -89,7 +89,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.kafka)
         if item.path in NOT_QUICK:
             item.add_marker(pytest.mark.slow)
-    others = parts.out_of_turn(items)
+    # With --last-failed not all are here, so places tell no turn; these were this turn's.
+    others = [] if config.getoption("lf", False) else parts.out_of_turn(items)
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in set(others)]

@@ -137,11 +137,15 @@ def planted(bug, copy):
 
 
 def run(copy, *words, **environment):
-    """Run Python in the copy; give what became of it."""
+    """Run Python in the copy; give what became of it.
+
+    Threads may call this while pytest goes on and changes the one name that is left out.
+    """
+    ours = {name: os.environ[name] for name in os.environ if name != "PYTEST_CURRENT_TEST"}
     return subprocess.run(
         [sys.executable, *words],
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": str(copy), **environment},
+        env={**ours, "PYTHONPATH": str(copy), **environment},
         capture_output=True,
         text=True,
         check=False,

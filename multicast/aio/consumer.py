@@ -270,7 +270,7 @@ class AsyncConsumer(LoopBound):
             raise UsageError("workers of this AsyncConsumer are at work; let them end first")
         consumer = self._consumer
         asked = options.pop("stop", lambda: False)
-        options["runner"] = LoopTasks(handler, self._loop)
+        options["runner"] = LoopTasks(handler, self._loop, n)
         ends = self._work_ends = threading.Event()
         options["stop"] = lambda: asked() or ends.is_set()
         reader, position, generation = self._reader, self.position, self._generation

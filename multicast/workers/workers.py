@@ -89,7 +89,7 @@ class Workers:
             raise UsageError(f"{dead_letters} holds messages; give dead_letters another topic")
         self._consumer, self._clock = consumer, clock_of(driver)
         self._letters = None if dead_letters is None else DeadLetters(driver, dead_letters)
-        ahead = n if runner is None and self._clock.threads else 0  # so that none has to wait
+        ahead = n if self._clock.threads else 0  # so that none has to wait
         self._schedule = WorkSchedule(
             in_hand_max=n + ahead, open_max=open_max, attempts_max=attempts
         )

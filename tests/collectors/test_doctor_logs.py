@@ -50,9 +50,6 @@ def test_the_doctor_notes_them():
     assert "every record of P1, P2 is older than retention.ms of topic A (7 days)" in note.says
 
 
-# -- ordered ahead of its end: since when, and by whom ---------------------------------------------
-
-
 @pytest.fixture
 def system():
     with Small(PLAN) as made:

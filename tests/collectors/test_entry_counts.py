@@ -188,9 +188,6 @@ def test_a_consumer_adds_up_what_it_read_in_each_epoch(cluster):
     assert sums.dropped == {"P2": 3 + 1}
 
 
-# -- instances on a log in memory -----------------------------------------------------------------
-
-
 def multicast(system):
     with system.producer(tickets=False) as producer:
         for log, count in SENT.items():

@@ -138,9 +138,6 @@ def test_a_null_header_is_printed_as_null_and_a_repeated_one_with_all_its_values
     assert json.loads(json.dumps(document))["headers"] == {"h": None, "twice": ["1", "2"]}
 
 
-# -- markers --------------------------------------------------------------------------------
-
-
 def write(system, *what):
     """Write messages to P4, C4's single log; a number is a marker of that epoch."""
     partition = log_partition(chain().log("P4"))

@@ -21,12 +21,6 @@ def read(stream, *records):
     return stream
 
 
-# -- strayed streams -------------------------------------------------------------------------
-
-
-# -- damage, and the next epoch -----------------------------------------------------------------
-
-
 def test_each_kind_of_damage_is_told_apart():
     sound = opened("K1")
     assert damage([StreamRead(sound)], {"P1": 0, "P2": 0}) == ()

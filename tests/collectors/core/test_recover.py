@@ -299,8 +299,6 @@ def test_what_a_plan_of_another_layout_would_lose_is_accepted_only_as_a_loss():
         assert recovered(system, lossy=True).epoch == 2
 
 
-# -- retention ------------------------------------------------------------------------------
-
 # K2 inherits both logs of K1.
 WIDE = replace(
     CHAIN,

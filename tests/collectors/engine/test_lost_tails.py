@@ -217,8 +217,6 @@ def test_a_checkpoint_that_is_named_at_the_end_or_above_is_a_lost_end(system, op
     system.run(opened)
 
 
-# -- streams ---------------------------------------------------------------------------------------
-
 OTHER = TopicPartition("S", 1)
 
 

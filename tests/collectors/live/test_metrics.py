@@ -32,8 +32,6 @@ def test_what_consumers_have_committed_is_shown_as_far_as_it_is_known():
     assert 'amcast_group_lag_messages{consumer="C2"' not in text
 
 
-# -- on a real broker -----------------------------------------------------------------------------
-
 pytestmark = pytest.mark.timeout(900)
 
 

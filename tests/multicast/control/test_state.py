@@ -188,9 +188,6 @@ def test_a_stream_begins_with_what_the_last_ends_of_its_logs_say_of_them():
     assert (judge.lost, rule.anchor) == ({p2: 2}, state.tag(2, "K1"))
 
 
-# -- reading ------------------------------------------------------------------------------------
-
-
 def log_with(*, operators, collectors):
     log = MemoryLog(dict.fromkeys(control_topics(FIRST.topic), 1))
     for partition, said in ((OPERATORS, operators), (COLLECTORS, collectors)):

@@ -31,8 +31,6 @@ def test_a_later_epoch_is_not_known(world, driver):
     assert driver.epoch_ends({a: epoch + 1}) == {a: -1}
 
 
-# -- of the log in memory, which loses ends as replicas without power do ---------------------------
-
 AT = TopicPartition("t", 0)
 
 

@@ -161,9 +161,6 @@ def test_closing_ends_the_waits_of_other_threads(system):
         assert len(errors) == 1
 
 
-# -- where clients have no threads: who waits does the follower's work ---------------------------
-
-
 @pytest.fixture
 def world():
     """A world in virtual time; the stream of K1 orders one message of P1, has a checkpoint, and

@@ -137,8 +137,6 @@ def test_a_message_waits_within_its_time_for_what_may_come_only(earlier, log, cl
     assert max([cluster.now, *cluster.asked_s]) <= 2.0
 
 
-# -- producers --------------------------------------------------------------------------------
-
 INTERESTS = {
     "consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}, "C3": {"P1", "P2", "P3"}},
     "destinations": [{"P1", "P3"}, {"P1", "P2", "P3"}],

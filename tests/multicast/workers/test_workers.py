@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from multicast.aio.tasks import LoopTasks
 from multicast.control import log_partition
 from multicast.drivers.protocol import AppendFailed, TopicPartition
 from multicast.errors import AppendRefused, HandlerFailed, TopicMissing, UsageError
@@ -371,3 +372,33 @@ def test_a_failing_task_ends_the_work_and_closing_ends_it_too(small):
         return work
 
     assert asyncio.run(run()).done()
+
+
+def test_no_attempt_in_tasks_is_forgotten_and_one_that_is_cancelled_is_told():
+    done, running_now, most = [], 0, 0
+
+    async def handler(number):
+        nonlocal most, running_now
+        running_now += 1
+        most = max(most, running_now)
+        await asyncio.sleep(0.0001 * (number % 3))
+        running_now -= 1
+        if number % 500 == 7:
+            asyncio.current_task().cancel()
+            await asyncio.sleep(1)
+
+    async def run():
+        tasks = LoopTasks(handler, asyncio.get_running_loop(), 3)
+
+        def start():
+            for number in range(3000):
+                tasks.start(number, done.append)
+                while len(done) < number - number % 5:  # often none is left, often several are
+                    threading.Event().wait(0.0001)
+
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.to_thread(start)
+            await until(lambda: len(done) == 3000)
+
+    asyncio.run(run())
+    assert (most, sum(error is not None for error in done)) == (3, 6)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Of one transaction, beyond which it takes no more polls. A tenth of the messages would make its
 # fixed cost (some 10 ms) felt; ten times more delay the first copy, and come again after a kill.
-MESSAGES_MAX = 10_000
+MESSAGES_MAX = 20_000
 BYTES_MAX = 16 * 1024 * 1024
 OPEN_S = 0.2
 TRANSACTION_TIMEOUT_S = 60.0  # Kafka's own default; brokers allow 15 minutes unless told otherwise

@@ -1,7 +1,8 @@
 """Capabilities: which behaviours a channel config switches on (Fabric's common/capabilities).
 
 The names come from the value `Capabilities` of the channel, its orderer group and its application
-group. A node must not run a config with a name in the first two groups that is not known here.
+group. A node must not run a config with a name that is not known here: peers of Fabric end for good
+at the block of such a config.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from ordering_osn.identity import MspRules
 _CHANNEL_KNOWN = frozenset({"V1_1", "V1_3", "V1_4_2", "V1_4_3", "V2_0"})
 _ORDERER_KNOWN = frozenset({"V1_1", "V1_4_2", "V2_0"})
 _APPLICATION_ACLS = frozenset({"V1_2", "V1_3", "V1_4_2", "V2_0", "V2_5"})
+_EXPERIMENTAL = {"V1_1_PVTDATA_EXPERIMENTAL", "V1_1_RESOURCETREE_EXPERIMENTAL"}
+_APPLICATION_KNOWN = _APPLICATION_ACLS | {"V1_1"} | _EXPERIMENTAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,9 @@ class CapabilitySet:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Names that this node does not know, sorted; the application's concern peers only."""
-        return tuple(sorted((self.channel - _CHANNEL_KNOWN) | (self.orderer - _ORDERER_KNOWN)))
+        """Names that this node does not know, sorted."""
+        unknown = (self.channel - _CHANNEL_KNOWN) | (self.orderer - _ORDERER_KNOWN)
+        return tuple(sorted(unknown | (self.application - _APPLICATION_KNOWN)))
 
     @property
     def resubmission(self) -> bool:

@@ -222,6 +222,9 @@ INVALID = {
     "orderer capability unknown": (
         lambda c: set_capabilities(c, "V9_9", group=("Orderer",)), "V9_9"
     ),
+    "application capability that ends peers": (
+        lambda c: set_capabilities(c, "V1_4_3", group=("Application",)), "V1_4_3"
+    ),
     "channel capabilities without the orderer's": (
         drop("Orderer", name="Capabilities"), "the orderer group has none"
     ),
@@ -241,11 +244,6 @@ def test_the_preferred_size_may_be_the_absolute_one(config):
     new = changed(config, lambda c: set_batch(c, preferred_max_bytes=10 << 20))
     found = ChannelConfig("chain-a", new).parameters
     assert found.bytes_preferred == found.bytes_absolute == 10 << 20
-
-
-def test_an_application_capability_that_is_unknown_here_is_the_peers_business(config):
-    new = changed(config, lambda c: set_capabilities(c, "V9_9", group=("Application",)))
-    assert ChannelConfig("chain-a", new).parameters.messages_max == 10
 
 
 def test_one_msp_in_two_groups_is_one(config):

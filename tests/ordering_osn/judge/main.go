@@ -46,8 +46,11 @@ func judge(provider bccsp.BCCSP, kind byte, raw []byte) (err error) {
 	case 'r':
 		return judgeRole(provider, raw[0], raw[1], raw[2:])
 	case 'c':
-		_, err := bundle(provider, raw)
-		return err
+		config, err := bundle(provider, raw)
+		if err != nil {
+			return err
+		}
+		return supported(config)
 	case 'u', 'p':
 		return judgeUpdate(provider, kind, raw)
 	}
@@ -94,6 +97,22 @@ func bundle(provider bccsp.BCCSP, raw []byte) (*channelconfig.Bundle, error) {
 	return channelconfig.NewBundle(channel, config, provider)
 }
 
+// supported says what ends nodes and peers at a config: a capability that they lack.
+func supported(next *channelconfig.Bundle) error {
+	if err := next.ChannelConfig().Capabilities().Supported(); err != nil {
+		return err
+	}
+	if orderer, ok := next.OrdererConfig(); ok {
+		if err := orderer.Capabilities().Supported(); err != nil {
+			return err
+		}
+	}
+	if application, ok := next.ApplicationConfig(); ok {
+		return application.Capabilities().Supported()
+	}
+	return nil
+}
+
 func judgeUpdate(provider bccsp.BCCSP, kind byte, raw []byte) error {
 	count := binary.BigEndian.Uint32(raw)
 	current, err := bundle(provider, raw[4:4+count])
@@ -118,6 +137,9 @@ func judgeUpdate(provider bccsp.BCCSP, kind byte, raw []byte) error {
 	}
 	next, err := channelconfig.NewBundle(channel, envelope.Config, provider)
 	if err != nil {
+		return err
+	}
+	if err := supported(next); err != nil {
 		return err
 	}
 	return current.ValidateNew(next)

@@ -45,7 +45,7 @@ STRICTER = {
     r"its serial": "zero",
     r"Kafka broker": "checked up to Fabric 2.5, not in the version that judges here",
     r"has no orderer group": "who orders it must find batches and policies there",
-    r"requires capabilities": "Fabric's nodes end with a panic, but later",
+    r"requires capabilities": "those that only another version of Fabric knows",
     r"no group names the elements": "Fabric makes a block of the same config, with a new number",
     r"more fields than this node reads": "20,000, or 1,000 signatures: they hold up all clients",
     r"has the unknown rule": "Fabric takes it as met without any signature",

@@ -20,7 +20,7 @@ class LoopTasks(Runner):
         self._call = handler
         self._loop, self._n = loop, n
         self._waiting: deque[tuple[Message, Ended]] = deque()
-        self._tasks: dict[asyncio.Task[None] | None, Ended] = {}  # each makes one attempt
+        self._tasks: dict[asyncio.Task[None] | None, Ended] = {}  # of what each attempts
 
     def start(self, message: Message, ended: Ended) -> None:
         """Begin an attempt; from any thread but the loop's."""
